@@ -92,6 +92,7 @@ type App struct {
 
 	admission    *admission
 	revocations  revocations
+	limits       sharedLimits
 	certificates certificates
 	watching     watching
 	room         room
@@ -357,6 +358,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		return fmt.Errorf("start the broker: %w", err)
 	}
 	a.revocations.start(parts, background)
+	if err := a.limits.start(a, parts, background); err != nil {
+		a.loops.Release()
+		return err
+	}
 	if err := a.protocol.start(a, parts, background); err != nil {
 		a.loops.Release()
 		return err

@@ -87,8 +87,8 @@ func (a *App) node() *observe.Node {
 		Protocols: &a.protocol.Protocols, Limits: a.admission.front, Refusals: &a.admission.refusals, Upgrades: &a.upgrade.counts, Probe: a.watching.probe, Telemetry: a.watching.telemetry,
 		Addr:        a.Addr,
 		Ingest:      a.sourceStates,
-		Revocations: a.revocations.state,
-		Starting:    func() bool { return a.startTook.Load() == 0 },
+		Revocations: a.revocations.state, SharedLimits: a.limits.state,
+		Starting: func() bool { return a.startTook.Load() == 0 },
 		Namespaces: func() (names []string) {
 			for _, n := range a.reload.now().Namespaces {
 				names = append(names, n.Name)

@@ -54,6 +54,11 @@ func (w *Watch) State() admin.NodeState {
 	if g := w.Governor.Snapshot(); g != nil {
 		s.CPU, s.P99 = g.CPU.Share, g.Delivery.Second.P99
 	}
+	if w.SharedLimits != nil {
+		if l := w.SharedLimits(); l != nil {
+			s.LimitNodes = l.Nodes
+		}
+	}
 	return s
 }
 

@@ -93,6 +93,8 @@ type Node struct {
 	Ingest func() []ingest.State
 	// Revocations are those in force.
 	Revocations func() RevocationState
+	// SharedLimits is what the node shares of rates with others; nil: there can be none.
+	SharedLimits func() *limit.ShareStats
 	// Namespaces are the names of those in force; Classed reports whether anything has a
 	// class, LogsAccess whether there is an access log.
 	Namespaces func() []string

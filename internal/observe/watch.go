@@ -100,7 +100,7 @@ func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Coll
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newExtensionMetrics(n, c), newRecordMetrics(n, c), newBatchMetrics(n, c, n.NativeHistograms),
 		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
-		newLoginMetrics(w.login, c), newRevocationMetrics(n, c), newAlertMetrics(w.alerts, c), newConntrackMetrics(conntrackDir, c),
+		newLoginMetrics(w.login, c), newRevocationMetrics(n, c), newSharedLimitMetrics(n, c), newAlertMetrics(w.alerts, c), newConntrackMetrics(conntrackDir, c),
 	}
 	if withNATS {
 		list = append(list, newBrokerMetrics(n, c))

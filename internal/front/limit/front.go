@@ -31,8 +31,8 @@ type FrontConfig struct {
 
 // AddressLimits are bounds for one address.
 type AddressLimits struct {
-	// Connections is how many may be open at a time, one more is closed at accept; 0
-	// means no limit.
+	// Connections is how many may be open at a time on a node, one more is closed at accept;
+	// 0 means no limit.
 	Connections int `json:"connections"`
 	// ConnectRate bounds new connections; more are closed at accept. Zero: no limit.
 	ConnectRate Rate `json:"connect_rate"`
@@ -168,6 +168,14 @@ func (f *Front) Prepare(c FrontConfig) (replace func(), err error) {
 		b.table = NewTable(b.size)
 	}
 	return func() { f.bounds.Store(b) }, nil
+}
+
+// Table returns the buckets; nil if there are none.
+func (f *Front) Table() *Table {
+	if b := f.current(); b != nil {
+		return b.table
+	}
+	return nil
 }
 
 // Config returns the bounds now; zero if nothing is bounded.

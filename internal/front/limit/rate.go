@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/app/setting"
 )
 
 // Rate is what a bucket lets through, as in the config file. The zero
@@ -15,6 +17,8 @@ type Rate struct {
 	// Burst is how many may come at once after a pause; 0 means one second's
 	// worth, at least 1.
 	Burst int `json:"burst"`
+	// Shared applies it to all nodes of a cluster together; false: to each node by itself.
+	Shared setting.Switch `json:"shared"`
 }
 
 // Validate returns what is wrong with r.
@@ -40,21 +44,23 @@ func (r Rate) Quota() Quota {
 	if r.PerSecond <= 0 {
 		return Quota{}
 	}
+	local := !r.Shared.On()
 	burst := r.Burst
 	if burst == 0 {
 		burst = max(1, int(r.PerSecond))
 	}
 	step := max(1, int64(math.Round(1e9/r.PerSecond)))
 	if span := float64(step) * float64(burst); span > float64(366*24*time.Hour) {
-		return Quota{step: step, burst: -1}
+		return Quota{step: step, burst: -1, local: local}
 	}
-	return Quota{step: step, burst: step * int64(burst-1)}
+	return Quota{step: step, burst: step * int64(burst-1), local: local}
 }
 
 // A Quota is a compiled Rate. The zero value lets everything through.
 type Quota struct {
 	step  int64 // nanoseconds between two requests at the rate
 	burst int64 // how far ahead of the clock a bucket may be, in nanoseconds
+	local bool  // other nodes do not share it
 }
 
 // Limited reports whether q limits anything.

@@ -25,6 +25,8 @@ const DefaultBuckets = 1 << 16
 // without a lock, from any loop. Only a new key takes its set's lock, for a few
 // stores.
 //
+// Nodes of a cluster can share the buckets: see Share.
+//
 // At the bound a new key takes the place of the bucket in its set that is full
 // again, or will be first: what is forgotten is the least that could be. A bucket
 // forgotten before it was full lets its owner begin anew; Evicted counts those.
@@ -38,6 +40,7 @@ type Table struct {
 	locks   [64]sync.Mutex // of sets, by their lowest bits: guard who owns a way
 	evicted atomic.Uint64
 	refused atomic.Uint64
+	sharing atomic.Pointer[sharing] // nil: the buckets are this node's alone
 }
 
 type set struct {
@@ -58,11 +61,21 @@ func NewTable(n int) *Table {
 // Key makes the key of name in the space of scope: equal names in two scopes are
 // two buckets. It is a keyed hash, so a client cannot target another's bucket.
 func (t *Table) Key(scope uint64, name []byte) uint64 {
+	if x := t.sharing.Load(); x != nil {
+		return spread(sipHash(&x.key, name), scope)
+	}
 	return spread(maphash.Bytes(t.seed, name), scope)
 }
 
+// FixedKey makes a key of a scope alone, that of a bucket that no client's name leads to. It is the
+// same in all tables, on all nodes and at any time.
+func FixedKey(scope uint64) uint64 { return spread(0x9E3779B97F4A7C15, scope) }
+
 // KeyString is Key for a string.
 func (t *Table) KeyString(scope uint64, name string) uint64 {
+	if x := t.sharing.Load(); x != nil {
+		return spread(sipHash(&x.key, name), scope)
+	}
 	return spread(maphash.String(t.seed, name), scope)
 }
 
@@ -71,6 +84,9 @@ func (t *Table) KeyString(scope uint64, name string) uint64 {
 // the IPv4 addresses.
 func (t *Table) KeyAddr(scope uint64, a netip.Addr, v6Bits int) uint64 {
 	b := Network(a, v6Bits).As16()
+	if x := t.sharing.Load(); x != nil {
+		return spread(sipHash(&x.key, b[:]), scope)
+	}
 	return spread(maphash.Bytes(t.seed, b[:]), scope)
 }
 
@@ -117,6 +133,13 @@ func (t *Table) TakeN(key uint64, q Quota, now, n int64) (wait time.Duration, ok
 		t.refused.Add(1)
 		return math.MaxInt64, false
 	}
+	x := t.sharing.Load()
+	if x != nil && q.local {
+		x = nil
+	}
+	if x != nil {
+		q = x.split(q, n)
+	}
 	cost := q.step * n
 	s := &t.sets[key&t.mask]
 	for {
@@ -131,10 +154,19 @@ func (t *Table) TakeN(key uint64, q Quota, now, n int64) (wait time.Duration, ok
 			}
 			next := max(tat, now) + cost
 			if over := next - q.step - q.burst - now; over > 0 {
+				if x != nil {
+					if less := x.debt(q, tat, now); less < tat {
+						s.tat[way].CompareAndSwap(tat, less)
+						over -= tat - less
+					}
+				}
 				t.refused.Add(1)
 				return time.Duration(over), false
 			}
 			if s.tat[way].CompareAndSwap(tat, next) {
+				if x != nil {
+					x.spend(key&t.mask, way, cost)
+				}
 				return 0, true
 			}
 		}
@@ -146,7 +178,13 @@ func (t *Table) Give(key uint64, q Quota) {
 	s := &t.sets[key&t.mask]
 	for way := s.find(key); way >= 0; {
 		tat := s.tat[way].Load()
-		if s.key[way].Load() != key || s.tat[way].CompareAndSwap(tat, tat-q.step) {
+		if s.key[way].Load() != key {
+			return
+		}
+		if s.tat[way].CompareAndSwap(tat, tat-q.step) {
+			if x := t.sharing.Load(); x != nil && !q.local {
+				x.spend(key&t.mask, way, -q.step)
+			}
 			return
 		}
 	}
@@ -188,6 +226,9 @@ func (t *Table) claim(s *set, key uint64, now int64) int {
 	// has swapped it before and is forgotten with it.
 	s.key[best].Store(0)
 	s.tat[best].Store(now - 1)
+	if x := t.sharing.Load(); x != nil {
+		x.spent[key&t.mask][best].Store(0)
+	}
 	s.key[best].Store(key)
 	return best
 }

@@ -180,7 +180,7 @@ type Limits struct {
 	// PerTenant bounds requests by identity: the token's subject, or the name of the
 	// API key. Without per_second a tenant has 500 requests per second, in all over
 	// the routes that say nothing else; with it the route has a bucket of its own.
-	// Requests without an identity have no tenant.
+	// Requests without an identity have no tenant. The nodes of a cluster share it.
 	PerTenant limit.Rate `json:"per_tenant"`
 	// TenantClaim is the claim that names the tenant; empty means the subject.
 	TenantClaim string `json:"tenant_claim"`

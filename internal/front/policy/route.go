@@ -123,10 +123,14 @@ func (r *Route) compile() {
 	}
 	r.perTenant, r.tenantScope = cfg.Limits.PerTenant.Quota(), r.scope
 	if !r.perTenant.Limited() {
-		r.perTenant, r.tenantScope = defaultTenantRate.Quota(), sharedTenants
+		rate := defaultTenantRate
+		if r.tenantScope = sharedTenants; !cfg.Limits.PerTenant.Shared.On() {
+			rate.Shared, r.tenantScope = cfg.Limits.PerTenant.Shared, nodeTenants
+		}
+		r.perTenant = rate.Quota()
 	}
 	r.perAddress, r.perRoute = cfg.Limits.PerAddress.Quota(), cfg.Limits.PerRoute.Quota()
-	r.routeKey = r.deps.State.Tenants.KeyString(r.scope, "route")
+	r.routeKey = limit.FixedKey(r.scope)
 	r.request, r.fromProxy = requestRules(cfg.RequestHeaders, r.deps.Trust.Pass())
 	drop := func(name string) {
 		r.request.drop.add(name)
@@ -186,9 +190,12 @@ func (r *Route) compile() {
 	h.Sum(r.fingerprint[:0])
 }
 
-// sharedTenants is the scope of the buckets that tenants have over all routes
-// without a rate of their own.
-const sharedTenants = 1
+// Scopes of the buckets that tenants have over all routes without a rate of their own: those that
+// the nodes of a cluster share, and those of this node.
+const (
+	sharedTenants = 1
+	nodeTenants   = 2
+)
 
 // part turns 0..1 into a threshold for a random uint32; 0 means all.
 func part(f float64) uint32 {

@@ -39,6 +39,8 @@ type NodeState struct {
 	Delivered float64 `json:"delivered_per_second"`
 	CPU       float64 `json:"cpu"`
 	P99       float64 `json:"delivery_p99_seconds"`
+	// LimitNodes is how many nodes share rate limits with it, itself included; 0: it shares none.
+	LimitNodes int `json:"limit_nodes,omitempty"`
 }
 
 // A ClusterNode is a node that lives.
