@@ -15,7 +15,7 @@ import (
 // followers wait until their election times are over (see election.go). So a node watches the
 // routes of the server inside it: when the last one to a server has closed, one of the followers of
 // each group that it led campaigns at once. A server that only seems dead, because just its connections were cut, is
-// deposed by that, as it would be after the election time.
+// deposed by that, as it would be after the election time. docs/chaos.md says what it brings.
 
 // routesEvery is how often the routes are counted.
 const routesEvery = 50 * time.Millisecond
