@@ -9,7 +9,7 @@ import (
 // maxRequested bounds what a server can request: a longer wait is a mistake.
 const maxRequested = 15 * time.Minute
 
-// A backoff says how long to wait before the next attempt. Waits are random, so
+// A backoff reports how long to wait before the next attempt. Waits are random, so
 // that clients which lost the same server do not come back together.
 type backoff struct {
 	min, max time.Duration

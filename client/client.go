@@ -36,7 +36,7 @@ const (
 	defaultAttempts       = 6
 )
 
-// Config says where the server is and with which credentials to connect. Only URL has no default.
+// Config specifies where the server is and with which credentials to connect. Only URL has no default.
 type Config struct {
 	// URL of the server: http://127.0.0.1:8000, or https and with a path in front
 	// of all paths. Credentials do not belong into it.
@@ -62,7 +62,7 @@ type Config struct {
 	// ConnectTimeout bounds the wait for the answer to one request; 0 means 15s.
 	ConnectTimeout time.Duration
 	// IdleTimeout is how long a stream may be silent, heartbeats counting, before
-	// it is taken for dead; 0 means 60s. The server's heartbeat comes every 25s; under 30s the
+	// it is treated as dead; 0 means 60s. The server's heartbeat comes every 25s; under 30s the
 	// client says so, and it comes after 0.8 times that, but not under the server's
 	// push.heartbeat_min (5s).
 	IdleTimeout time.Duration

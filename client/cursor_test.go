@@ -33,7 +33,7 @@ func TestCursorPutsEachNamespaceInItsPlace(t *testing.T) {
 	f("default", "d3", 1, "o2-10~d3-1")
 }
 
-// The partitions of a namespace are logs of their own; their epochs begin with the number.
+// The partitions of a namespace are logs of their own; their epochs start with the number.
 func TestCursorPutsEachPartitionInItsPlace(t *testing.T) {
 	c := newCursor("0_a-4~1_b-9")
 	f := func(epoch string, offset uint64, want string) {
@@ -113,7 +113,7 @@ func TestGapNoticeMovesTheStreamToWhereItLeads(t *testing.T) {
 	// An id that names the one namespace only.
 	f(two, "o1-7~d2-3", hello, gap("default", "d1-5", "d2-3", "d2-3"))
 	f(two, "d1-5~o2-0", hello, gap("orders", "o1-7", "o2-0", ""))
-	// The whole position may stand before where the gap ends: what the stream's
+	// The whole position may appear before where the gap ends: what the stream's
 	// other channels still have there is yet to come.
 	f(one, "d1-5", `{"type":"subscribed","id":"d1-5"}`, gap("default", "d1-5", "d1-50", "d1-5"))
 	// After the notice the new epoch continues in its place.
@@ -121,7 +121,7 @@ func TestGapNoticeMovesTheStreamToWhereItLeads(t *testing.T) {
 		`{"channel":"a","id":"d2-4","offset":4,"time":1,"data":1}`)
 }
 
-// What cannot be read must be asked for again, and must not move the stream.
+// What cannot be read must be requested again, and must not move the stream.
 func TestUnreadableEventIsNotPassedOver(t *testing.T) {
 	f := func(block string) {
 		t.Helper()

@@ -37,7 +37,7 @@ type Error struct {
 	// the server says more, or the close code of a stream.
 	Code    int
 	Message string
-	// Hint says what to do about it; may be empty.
+	// Hint reports what to do about it; may be empty.
 	Hint string
 	// RetryAfter is how long the server requests to wait; 0 means it did not say.
 	RetryAfter time.Duration
@@ -87,7 +87,7 @@ func final(err error) bool {
 	return ok && e.Final()
 }
 
-// retryAfter returns what the server asked for, if err says so.
+// retryAfter returns what the server requested, if err says so.
 func retryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter

@@ -96,7 +96,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if tokens {
 		ms, _ := strconv.ParseInt(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), 10, 64)
 		if expires = time.UnixMilli(ms); !time.Now().Before(expires) {
-			refuse(w, 401, "token expired", "ask for a new one")
+			refuse(w, 401, "token expired", "request a new one")
 			return
 		}
 	}

@@ -38,7 +38,7 @@ type Publication struct {
 // once the server has stored it as the namespace promises. The position is zero
 // in a namespace without a log.
 //
-// It tries again after lost connections and answers that ask for it, until ctx
+// It tries again after lost connections and answers that request it, until ctx
 // ends or Config.Attempts are used up. All attempts carry one idempotency key, so
 // the message is stored once at most; after an error it may or may not be.
 func (c *Client) Publish(ctx context.Context, p Publication) (Position, error) {
@@ -111,7 +111,7 @@ type publication struct {
 
 func (p publication) encode() ([]byte, error) {
 	if !json.Valid(p.Data) {
-		return nil, fmt.Errorf("data is no JSON text: %.40q", p.Data)
+		return nil, fmt.Errorf("data is not JSON text: %.40q", p.Data)
 	}
 	if p.IdempotencyKey == "" {
 		p.IdempotencyKey = rand.Text()

@@ -50,10 +50,10 @@ func TestDataThatIsNoJSONIsNotSent(t *testing.T) {
 	defer c.Close()
 	f := func(data string) {
 		t.Helper()
-		if _, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
+		if _, err := c.Publish(t.Context(), Publication{Channel: "a", Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "not JSON") {
 			t.Errorf("%q: %v", data, err)
 		}
-		if _, err := c.Broadcast(t.Context(), []string{"a"}, Publication{Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "no JSON") {
+		if _, err := c.Broadcast(t.Context(), []string{"a"}, Publication{Data: []byte(data)}); err == nil || !strings.Contains(err.Error(), "not JSON") {
 			t.Errorf("%q: %v", data, err)
 		}
 	}
@@ -260,7 +260,7 @@ func TestBackoffDoublesWithinItsBounds(t *testing.T) {
 		f(0, false, time.Second, 2*time.Second)
 		f(0, false, 2*time.Second, 4*time.Second)
 		f(time.Minute, true, time.Minute, 90*time.Second)
-		f(0, true, 8*time.Second, 16*time.Second) // asked for less than experience teaches
+		f(0, true, 8*time.Second, 16*time.Second) // requested less than experience teaches
 		f(0, false, 10*time.Second, 20*time.Second)
 		f(0, false, 10*time.Second, 20*time.Second)
 		f(time.Hour*999, true, maxRequested, maxRequested*3/2)

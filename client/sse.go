@@ -49,7 +49,7 @@ func (s *Stream) openSSE(ctx context.Context) (link, error) {
 	return l, nil
 }
 
-// request sends the request and judges the answer's head.
+// request sends the request and checks the answer's head.
 func (s *Stream) request(ctx context.Context, cancel context.CancelCauseFunc, url string) (*http.Response, error) {
 	timer := time.AfterFunc(s.c.cfg.ConnectTimeout, func() { cancel(errNoAnswer) })
 	defer timer.Stop()
@@ -105,7 +105,7 @@ func (l *sseLink) next(context.Context) (Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Only now: an event that could not be read is asked for again.
+		// Only now: an event that could not be read is requested again.
 		moved := l.s.at.token != string(block.ID)
 		l.s.at.set(string(block.ID))
 		if ev != nil || moved {

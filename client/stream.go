@@ -101,7 +101,7 @@ func (p Position) String() string {
 	return p.log().String()
 }
 
-// IsZero reports whether p is no position.
+// IsZero reports whether p is not a position.
 func (p Position) IsZero() bool { return p.log().IsZero() }
 
 func (p Position) log() hub.Position {
@@ -117,11 +117,11 @@ func parsePosition(token string) Position {
 	return Position{p.Epoch, p.Offset, p.Check}
 }
 
-// A Gap says that messages may be missing: they were asked for and the server
+// A Gap reports that messages may be missing: they were requested and the server
 // has them no more.
 type Gap struct {
 	Namespace string
-	// From is where the stream was: a position, or what was asked for and not
+	// From is where the stream was: a position, or what was requested and not
 	// understood.
 	From string
 	// To is from where on nothing is missing again.
@@ -132,7 +132,7 @@ type Gap struct {
 
 // A State is a change of the connection.
 type State struct {
-	// Connected says that the stream runs. Otherwise it was lost or could not be
+	// Connected reports that the stream runs. Otherwise it was lost or could not be
 	// made, for the reason in Err, and is tried again after Retry.
 	Connected bool
 	Err       error
@@ -259,7 +259,7 @@ func (s *Stream) run(ctx context.Context) {
 }
 
 // final reports whether err ends the stream. A token that has expired does only where
-// there is no TokenFunc to ask for another.
+// there is no TokenFunc to request another.
 func (s *Stream) final(err error) bool {
 	if expired(err) {
 		return s.c.cfg.TokenFunc == nil

@@ -304,7 +304,7 @@ func TestReconnectWaitsAsLongAsADrainingServerRequests(t *testing.T) {
 			t.Errorf("not connected: %v", st.Err)
 		}
 		if d := time.Since(began); d < 8*time.Second || d > 12*time.Second {
-			t.Errorf("came back after %v, asked for 8s and up to a half more", d)
+			t.Errorf("came back after %v, requested 8s and up to a half more", d)
 		}
 	})
 }

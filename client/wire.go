@@ -30,7 +30,7 @@ type envelope struct {
 func parseEnvelope(b []byte) (envelope, error) {
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
-		return e, fmt.Errorf("event is no envelope: %w", err)
+		return e, fmt.Errorf("event is not an envelope: %w", err)
 	}
 	return e, nil
 }
@@ -54,7 +54,7 @@ func (e *envelope) message() (*Message, error) {
 	return m, nil
 }
 
-// gap makes a Gap of a gap notice. A To that is no position stays zero: the
+// gap makes a Gap of a gap notice. A To that is not a position stays zero: the
 // notice itself must not get lost over it.
 func (e *envelope) gap() *Gap {
 	g := &Gap{Namespace: e.Namespace, From: e.From, Reason: e.Reason}

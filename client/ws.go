@@ -100,7 +100,7 @@ func (l *wsLink) pass(e *envelope, g *Gap) {
 		at.names[hub.LogOf(g.Namespace, g.To.Epoch)] = g.To.Epoch
 		return
 	}
-	// A log of which no message has come is known by where the gap begins.
+	// A log of which no message has come is known by where the gap starts.
 	if from, err := hub.ParsePosition(g.From); err == nil && at.names[hub.LogOf(g.Namespace, from.Epoch)] == "" {
 		at.names[hub.LogOf(g.Namespace, from.Epoch)] = from.Epoch
 	}

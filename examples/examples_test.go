@@ -61,7 +61,7 @@ func start(t *testing.T, name string) string {
 	return addr
 }
 
-// follow reads a stream until a line begins with want.
+// follow reads a stream until a line starts with want.
 func follow(t *testing.T, url, want string, fields ...string) func() string {
 	t.Helper()
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -54,7 +54,7 @@ func siteOf(t *testing.T, p *natstest.Sites, here string, automatic bool, ns wei
 // whole waits until the copy can take over without a gap.
 func (n *siteNode) whole(t *testing.T) {
 	t.Helper()
-	trial.Eventually(t, "the copy to be whole", func() bool {
+	trial.Eventually(t, "the copy to be complete", func() bool {
 		st := nats.SiteLogs(n.b)
 		return len(st) == 1 && st[0].Whole && !st[0].Alone
 	})
@@ -65,7 +65,7 @@ func (n *siteNode) led(t *testing.T, site string) {
 	trial.Eventually(t, "site "+site+" to lead", func() bool { return nats.SiteLogs(n.b)[0].Leads == site })
 }
 
-// A crowd publishes to nodes and follows channels on them, and judges what came.
+// A crowd publishes to nodes and follows channels on them, and checks what came.
 type crowd struct {
 	t        *testing.T
 	check    *judge.Checker

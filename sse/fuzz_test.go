@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// normal is data as a reader gives it back: its line ends are LF.
+// normal is data as a reader returns it: its line ends are LF.
 func normal(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
 	return bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))

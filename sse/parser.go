@@ -205,7 +205,7 @@ func (p *Parser) detach() {
 	p.data = p.own
 }
 
-// endBlock dispatches the block, if it says anything, and begins a new one.
+// endBlock dispatches the block, if it says anything, and starts a new one.
 func (p *Parser) endBlock() (Event, bool) {
 	if p.hasID {
 		p.lastID, p.newID = p.newID, p.lastID

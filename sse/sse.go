@@ -10,7 +10,7 @@
 // [Parser], which does no I/O: an event loop feeds it whatever bytes arrived.
 //
 // No payload can forge a field: data is split at CR, LF and CRLF alike, and an
-// id or type that cannot stand on one line is left out (ask [CheckField] first).
+// id or type that cannot appear on one line is left out (ask [CheckField] first).
 package sse
 
 import (
@@ -36,7 +36,7 @@ type Event struct {
 	// block that was read it is the stream's last event id after this block,
 	// whether this block set it or an earlier one did.
 	ID []byte
-	// HasID says that the block itself sets the id; with an empty ID it resets
+	// HasID reports that the block itself sets the id; with an empty ID it resets
 	// it, and the client sends no Last-Event-ID any more.
 	HasID bool
 	// Type is the name listeners register for; empty means "message".
@@ -44,12 +44,12 @@ type Event struct {
 	// Data is the payload; it counts only with HasData. Empty data is an event
 	// as well. Once read, its lines are separated by LF, whatever was written.
 	Data []byte
-	// HasData says that the block is an event for the application. Without it
+	// HasData reports that the block is an event for the application. Without it
 	// the block is a checkpoint, a reconnection time or both.
 	HasData bool
 	// Retry is the reconnection time in milliseconds; it counts only with HasRetry.
 	Retry int
-	// HasRetry says that the block sets the reconnection time; 0 is a valid one.
+	// HasRetry reports that the block sets the reconnection time; 0 is a valid one.
 	HasRetry bool
 }
 
@@ -158,7 +158,7 @@ func appendLines[T string | []byte](dst []byte, field string, text T) []byte {
 	return append(dst, '\n')
 }
 
-// splitLines appends text, which begins with a line end, with field written
+// splitLines appends text, which starts with a line end, with field written
 // after each of its line ends.
 func splitLines[T string | []byte](dst []byte, field string, text T) []byte {
 	for i := 0; i < len(text); i++ {

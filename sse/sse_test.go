@@ -70,7 +70,7 @@ func TestFieldThatCouldForgeAnotherIsRefused(t *testing.T) {
 	f("\n", true)
 	unused := Event{ID: []byte("a\nb")}
 	if err := unused.Check(); err != nil {
-		t.Errorf("an id that is not written is no fault: %v", err)
+		t.Errorf("an id that is not written is not a fault: %v", err)
 	}
 }
 

@@ -540,7 +540,7 @@ func TestRefusalReachesAPeerThatTalksOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := background(t, func() error { return drain(server) })
-	_, err := io.Copy(io.Discard, io.LimitReader(peer, 2)) // wait for the frame to begin
+	_, err := io.Copy(io.Discard, io.LimitReader(peer, 2)) // wait for the frame to start
 	if err != nil {
 		t.Fatal(err)
 	}

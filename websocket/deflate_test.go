@@ -159,7 +159,7 @@ func TestNegotiateDeflate(t *testing.T) {
 		t.Errorf("answer %q", s)
 	}
 	if _, ok := NegotiateDeflate(nil); ok {
-		t.Error("no header was taken for an offer")
+		t.Error("no header was treated as an offer")
 	}
 }
 

@@ -180,7 +180,7 @@ func refusedBy(nc net.Conn, resp *http.Response) error {
 	return fmt.Errorf("the server answered %s", resp.Status)
 }
 
-// checkResponse judges a 101 (RFC 6455 §4.1, second list).
+// checkResponse checks a 101 (RFC 6455 §4.1, second list).
 func (o *DialOptions) checkResponse(resp *http.Response, key string) (ConnOptions, error) {
 	header := func(name string) []byte { return []byte(strings.Join(resp.Header.Values(name), ",")) }
 	co := ConnOptions{Config: o.Config, Client: true}

@@ -78,7 +78,7 @@ func TestEchoOverRealConnections(t *testing.T) {
 
 func TestEchoOverTLS(t *testing.T) {
 	s := httptest.NewUnstartedServer(Handler(AcceptOptions{}, echo))
-	s.EnableHTTP2 = true // the client must ask for HTTP/1.1
+	s.EnableHTTP2 = true // the client must request HTTP/1.1
 	s.StartTLS()
 	defer s.Close()
 	roots := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs

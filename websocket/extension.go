@@ -68,7 +68,7 @@ func negotiate(offers []byte, n int) (d Deflate, ok bool) {
 	return Deflate{}, false
 }
 
-// acceptDeflate judges the server's answer to our offer. used is false if there
+// acceptDeflate checks the server's answer to our offer. used is false if there
 // was no answer; ok is false if the answer is one we can not live with.
 func acceptDeflate(answer []byte) (d Deflate, used, ok bool) {
 	if len(trim(answer)) == 0 {
@@ -77,7 +77,7 @@ func acceptDeflate(answer []byte) (d Deflate, used, ok bool) {
 	name, params := cut(answer, ';')
 	p, sound := parseDeflate(params, false)
 	// Context takeover of the server would need a window kept per connection: we
-	// asked for none and the server must have agreed (§7.1.1.1). We did not offer
+	// requested none and the server must have agreed (§7.1.1.1). We did not offer
 	// client_max_window_bits, so it must not be there (§7.1.2.2).
 	if !sound || !equalFold(trim(name), "permessage-deflate") || !p.serverNoTakeover || p.clientBits != 0 {
 		return Deflate{}, true, false

@@ -46,7 +46,7 @@ func IsUpgrade(header func(name string) []byte) bool {
 	return hasToken(header("Upgrade"), "websocket") && hasToken(header("Connection"), "upgrade")
 }
 
-// CheckUpgrade judges the request of an opening handshake (RFC 6455 §4.2.1) and
+// CheckUpgrade checks the request of an opening handshake (RFC 6455 §4.2.1) and
 // returns the Sec-WebSocket-Key out of it. http11 says that the request is
 // HTTP/1.1: older versions have no upgrade, newer ones another (RFC 8441). header
 // is as for IsUpgrade. The error is a *HandshakeError.

@@ -69,7 +69,7 @@ func (p *Parser) Init(o ParserOptions) {
 	}
 }
 
-// Reset gives back what p holds and makes it ready for a new connection with the
+// Reset returns what p holds and makes it ready for a new connection with the
 // same options. Call it when a connection ends in the middle of a message.
 func (p *Parser) Reset() {
 	if p.asm != nil {
@@ -90,7 +90,7 @@ func (p *Parser) Idle() bool {
 // 13 bytes) and calls again with more appended. err is a *ProtocolError; it is
 // final.
 //
-// Calling Next until it is not ok also gives back every buffer a past event lay in.
+// Calling Next until it is not ok also returns every buffer a past event lay in.
 // After a close event all further bytes are swallowed (RFC 6455 §5.5.1).
 func (p *Parser) Next(b []byte) (ev Event, n int, ok bool, err error) {
 	if p.state&(heldMsg|heldCtl) != 0 {
@@ -179,7 +179,7 @@ func (p *Parser) header(b []byte) int {
 	return h
 }
 
-// firstByte judges FIN, RSV and opcode against the message under way.
+// firstByte checks FIN, RSV and opcode against the message under way.
 func (p *Parser) firstByte(b byte) bool {
 	op := Opcode(b & 0x0F)
 	fin, rsv1 := b&0x80 != 0, b&0x40 != 0
@@ -335,7 +335,7 @@ func (p *Parser) control(chunk []byte) (Event, bool) {
 	return p.close(chunk)
 }
 
-// close judges the payload of a close frame (RFC 6455 §5.5.1).
+// close checks the payload of a close frame (RFC 6455 §5.5.1).
 func (p *Parser) close(chunk []byte) (Event, bool) {
 	if p.asm != nil {
 		p.state |= heldCtl // the message it cuts off goes with the next call

@@ -61,7 +61,7 @@ func grow(b []byte, n, most int) []byte {
 // while an event out of it is in the caller's hands.
 type assembly struct {
 	buf     []byte // the message so far; compressed bytes if it is compressed
-	checked int    // bytes of buf that are whole runes (text that is not compressed)
+	checked int    // bytes of buf that are complete runes (text that is not compressed)
 
 	control  [maxControl]byte // payload of a partial control frame
 	ncontrol int

@@ -4,7 +4,7 @@
 // It has two layers. Which one do I want?
 //
 // The codec is pure: [AppendFrame] and its kin append to the caller's slice,
-// [Parser] turns bytes into whole messages, [CheckUpgrade] judges a handshake.
+// [Parser] turns bytes into whole messages, [CheckUpgrade] checks a handshake.
 // It has no I/O, no clock and no goroutine, so an event loop, a load generator
 // and a test can all drive it. A message that lies whole in the caller's buffer
 // costs no copy and no allocation.
@@ -25,7 +25,7 @@ import (
 	"unicode/utf8"
 )
 
-// Opcode says what a frame carries (RFC 6455 §5.2). Other values are reserved
+// Opcode reports what a frame carries (RFC 6455 §5.2). Other values are reserved
 // and refused.
 type Opcode byte
 
@@ -78,7 +78,7 @@ const (
 	CloseBadGateway    uint16 = 1014
 )
 
-// ValidCloseCode reports whether code may stand in a close frame: 1000-1003 and
+// ValidCloseCode reports whether code may appear in a close frame: 1000-1003 and
 // 1007-1014 have a meaning there, 3000-3999 are registered by libraries and
 // 4000-4999 are for private use. All others are reserved or only for use inside
 // a program (RFC 6455 §7.4).
@@ -91,7 +91,7 @@ func ValidCloseCode(code uint16) bool {
 }
 
 // Event is one thing a peer said. Payload is valid until the next call on the
-// Parser it came from (or the next Read on the Conn); who keeps it, copies it.
+// Parser it came from (or the next Read on the Conn); anyone who keeps it, copies it.
 type Event struct {
 	// Op is OpText or OpBinary with a whole message in Payload, or OpPing, OpPong
 	// or OpClose. Fragments never show: OpContinuation does not occur.
@@ -155,9 +155,9 @@ func (e *CloseError) Error() string {
 // and by writes after a close frame went out.
 var ErrClosed = errors.New("websocket: connection closed")
 
-// utf8Prefix reports how many bytes of b are whole runes, and whether the rest
+// utf8Prefix reports how many bytes of b are complete runes, and whether the rest
 // (at most three bytes) can still become one. ok is false at the first byte that
-// no continuation can mend, so bad text is refused when that byte arrives and not
+// no continuation can fix, so bad text is refused when that byte arrives and not
 // when the message ends (RFC 6455 §8.1).
 func utf8Prefix(b []byte) (n int, ok bool) {
 	n = len(b)

@@ -1,7 +1,7 @@
 // Command burst measures admission on a running gateway: market data and orders at
 // 0.6 of its capacity, a burst of three times that, and the base load again, all in
 // the open model and over real sockets. It finds the capacity first, on the same
-// gateway and the same machine, and says whether the claims of
+// gateway and the same machine, and reports whether the claims of
 // docs/design/admission.md hold.
 //
 //	go run ./bench/burst -weir ./weir -burst 10s

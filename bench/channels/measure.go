@@ -43,7 +43,7 @@ func until(what string, ok func() bool) error {
 
 func channel(i int) string { return fmt.Sprint("a:user-", i) }
 
-// subscribe follows the channels from begin to end on n, and waits until all are live.
+// subscribe follows the channels from start to end on n, and waits until all are live.
 func (n *node) subscribe(begin, end int) (*readers, error) {
 	all := &readers{}
 	failed := make(chan error, 1)

@@ -57,7 +57,7 @@ type point struct {
 	Kind  string `json:"kind"`
 	Loops int    `json:"loops"`
 	Conns int    `json:"connections"`
-	// Flat says that the rate is o.rate; otherwise as much is done as can be.
+	// Flat reports that the rate is o.rate; otherwise as much is done as can be.
 	Flat bool          `json:"flat"`
 	Runs []measurement `json:"runs"`
 }
@@ -72,7 +72,7 @@ type measurement struct {
 	Memory float64 `json:"memory_bytes"`
 	// Lost are deliveries that did not come and exchanges that failed.
 	Lost uint64 `json:"lost"`
-	// Limited says why the generator was the limit, "" if it was not: of a run at the flat rate
+	// Limited reports why the generator was the limit, "" if it was not: of a run at the flat rate
 	// the latency means nothing then.
 	Limited string `json:"limited,omitempty"`
 }

@@ -139,7 +139,7 @@ func (c *conn) upload2(n int64) error {
 	for sent := int64(0); sent < n; {
 		k, err := f.take(int(min(block, n-sent)))
 		if err != nil {
-			return errors.Join(errors.New("answered before the body was whole"), <-ended)
+			return errors.Join(errors.New("answered before the body was complete"), <-ended)
 		}
 		out.Reset()
 		for k > 0 {

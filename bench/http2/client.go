@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// mark begins every published payload, and is found nowhere else in what a subscriber is
+// mark starts every published payload, and is found nowhere else in what a subscriber is
 // sent.
 const mark = '^'
 

@@ -75,7 +75,7 @@ func TestSubscribersOverHTTP3CountDeliveries(t *testing.T) {
 	<-d.all
 	s.conns[1].reset()
 	if err := <-d.failed; err == nil {
-		t.Error("a connection that ended is no error")
+		t.Error("a connection that ended is not an error")
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// An adapter says how to start a server and how the load client speaks to it.
+// An adapter reports how to start a server and how the load client speaks to it.
 // It is one JSON file in bench/peers; bench/README.md explains the fields.
 type adapter struct {
 	Name    string            `json:"name"`

@@ -15,7 +15,7 @@ type bench struct {
 	port    int    // 0: any free one
 	runs    int
 	seconds float64
-	until   time.Time // no further round of the scenario begins after it
+	until   time.Time // no further round of the scenario starts after it
 	out     io.Writer // progress
 
 	weir, limit *adapter

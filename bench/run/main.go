@@ -52,7 +52,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.peers, "peers", "nchan uwebsockets centrifugo", "peers to measure if they are installed, or none")
 	set.IntVar(&f.runs, "runs", 5, "rounds of each scenario")
 	set.Float64Var(&f.seconds, "seconds", 1.5, "measured time of one run")
-	set.DurationVar(&f.budget, "budget", 10*time.Minute, "begin no further round when a scenario's share of it is up; each has at least one")
+	set.DurationVar(&f.budget, "budget", 10*time.Minute, "start no further round when a scenario's share of it is up; each has at least one")
 	set.IntVar(&f.n, "n", 0, "at most so many subscribers, to try the bench out; 0: as the scenario says")
 	set.IntVar(&f.port, "port", 0, "the servers' port; 0 takes free ones")
 	set.StringVar(&f.bin, "bin", ".cache/bench", "directory with weir, limit and load")

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// An ownership says who holds the memory of idle connections, in bytes each.
+// An ownership reports who holds the memory of idle connections, in bytes each.
 type ownership struct {
 	Connections int     `json:"connections"`
 	Heap        []owned `json:"heap"`    // live, by the function that allocated it
@@ -27,7 +27,7 @@ type owned struct {
 	Bytes float64 `json:"bytes_per_connection"`
 }
 
-// module begins the functions that are ours, in heap profiles.
+// module starts the functions that are ours, in heap profiles.
 const module = "github.com/weir-gateway/weir/"
 
 // A snapshot is what the admin listener and the kernel say of a process.

@@ -44,7 +44,7 @@ func TestLiveBytesGoToOurFunction(t *testing.T) {
 		t.Errorf("%d owners, want 2: %v", len(sum), sum)
 	}
 	if _, err := parseHeap([]byte("\x1f\x8b")); err == nil {
-		t.Error("a compressed profile was taken for text")
+		t.Error("a compressed profile was treated as text")
 	}
 }
 

@@ -38,7 +38,7 @@ func maxFiles() uint64 {
 	return r.Max
 }
 
-// machineFits says what this machine lacks for the scenarios.
+// machineFits reports what this machine lacks for the scenarios.
 func machineFits(chosen []*scenario) error {
 	if runtime.NumCPU() < 2 {
 		return hinted(errors.New("one CPU: server and load need one each"), "give the machine or container two")
@@ -188,7 +188,7 @@ func parseMeasure(text []byte) (measure, error) {
 	return m, nil
 }
 
-// unsound says what makes the numbers of a run worthless.
+// unsound reports what makes the numbers of a run worthless.
 func (m measure) unsound() error {
 	for _, f := range []struct{ key, words string }{
 		{"missing", "messages were lost"}, {"duplicated", "messages came twice"}, {"wrong", "subscribers got other messages than were sent"},

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// sink is a subscriber that takes everything.
+// sink is a subscriber that accepts everything.
 type sink struct{ started, got int }
 
 func (s *sink) Deliver(b *hub.Batch) {

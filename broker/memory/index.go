@@ -13,7 +13,7 @@ type slot struct {
 }
 
 // order is all entries of a log, oldest first, in chunks: nothing that grows with
-// the log is ever copied at once, and what is taken out of the middle leaves an empty
+// the log is ever copied at once, and what is removed from the middle leaves an empty
 // slot until its chunk is mostly empty.
 type order struct {
 	chunks []*chunk // from head on; none is without an entry
@@ -114,7 +114,7 @@ func (o *order) get(offset uint64) *entry {
 	return nil
 }
 
-// remove takes out the entry at offset, which is there.
+// remove removes the entry at offset, which is there.
 func (o *order) remove(offset uint64) {
 	at := o.chunk(offset)
 	c := o.chunks[at]

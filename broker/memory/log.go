@@ -70,7 +70,7 @@ func (l *log) publish(p *hub.Publication, known *channel) (hub.Position, error) 
 func (l *log) store(p *hub.Publication, known *channel, may func(*channel) error) (hub.Position, error) {
 	switch {
 	case p.Channel == "" || hub.IsWhole(p.Channel):
-		return hub.Position{}, fmt.Errorf("%w: %q is no name of a channel", hub.ErrBadChannel, p.Channel)
+		return hub.Position{}, fmt.Errorf("%w: %q is not a name of a channel", hub.ErrBadChannel, p.Channel)
 	case len(p.Data) > l.opts.Load().MaxMessageBytes:
 		return hub.Position{}, fmt.Errorf("%w: %d bytes, at most %d in namespace %q", hub.ErrTooLarge, len(p.Data), l.opts.Load().MaxMessageBytes, l.opts.Load().Name)
 	}

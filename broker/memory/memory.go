@@ -251,7 +251,7 @@ func (b *Broker) Publish(ns *hub.Namespace, p hub.Publication, done func(hub.Pos
 	done(l.publish(&p, nil))
 }
 
-// Subscribe begins delivery of channel and returns its newest messages.
+// Subscribe starts delivery of channel and returns its newest messages.
 func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel string, tail int) (hub.Snapshot, error) {
 	l, err := b.ready(ctx, ns)
 	if err != nil {

@@ -131,7 +131,7 @@ func TestPassingChannelsAreForgotten(t *testing.T) {
 	}
 	p, err := b.History(t.Context(), &ns, "a:0", 0, 10)
 	if err != nil || p.FirstRetained <= 1 {
-		t.Errorf("history of a forgotten channel claims to be whole: first retained %d, %v", p.FirstRetained, err)
+		t.Errorf("history of a forgotten channel claims to be complete: first retained %d, %v", p.FirstRetained, err)
 	}
 }
 

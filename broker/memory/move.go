@@ -15,7 +15,7 @@ import (
 
 // The fields of a piece of a moving log. Their meaning does not change; see takeover.State.
 const (
-	moveLog     = iota + 1 // name of the namespace: begins a log; a State of log fields follows
+	moveLog     = iota + 1 // name of the namespace: starts a log; a State of log fields follows
 	moveHead               // log fields
 	moveChannel            // channel fields; repeated
 	moveMessage            // message fields; repeated, oldest first
@@ -115,7 +115,7 @@ func (b *Broker) Resume() error {
 }
 
 // Renew undoes Export when the other process may have stored messages that are lost with it:
-// each log begins anew, empty and with another epoch, so that no position of that process is
+// each log starts anew, empty and with another epoch, so that no position of that process is
 // taken for one of this process.
 func (b *Broker) Renew() error {
 	for _, l := range b.all() {

@@ -119,7 +119,7 @@ func (c Config) Validate() error {
 	}
 	for u := range strings.SplitSeq(c.URL, ",") {
 		if p, err := url.Parse(strings.TrimSpace(u)); c.URL != "" && (err != nil || p.Host == "") {
-			bad("url: %q is no address; write for example nats://127.0.0.1:4222", u)
+			bad("url: %q is not an address; write for example nats://127.0.0.1:4222", u)
 		}
 	}
 	if p := c.withDefaults().Prefix; len(p) > 32 || strings.Trim(p, plain) != "" {
@@ -133,7 +133,7 @@ func (c Config) Validate() error {
 			bad("cluster: name %q and node %q must be set, without spaces", cl.Name, cl.Node)
 		}
 		if _, _, err := net.SplitHostPort(cl.Listen); err != nil {
-			bad("cluster.listen: %q is no host:port", cl.Listen)
+			bad("cluster.listen: %q is not host:port", cl.Listen)
 		}
 	} else if cl.Listen != "" || len(cl.Routes) > 0 || cl.Node != "" {
 		bad("cluster.name: it is empty but other cluster options are set")

@@ -105,7 +105,7 @@ Ctrl+C ends the run early and reports what was measured so far.
 	return cmd
 }
 
-// spec is what the flags ask for.
+// spec is what the flags request.
 func (f *benchFlags) spec(target string) (loadgen.Spec, error) {
 	s, err := f.specFor(target, f.rate != "" || f.closed || f.requests > 0 || f.stages != "")
 	if err != nil {
@@ -220,7 +220,7 @@ func (f *benchFlags) measure(ctx context.Context, spec loadgen.Spec, live *bench
 // closeGenerator ends all connections; what a close says changes nothing any more.
 func closeGenerator(g *loadgen.Generator) { _ = g.Close() }
 
-// write brings the result to the terminal and to the files asked for.
+// write brings the result to the terminal and to the files requested.
 func (f *benchFlags) write(files *outputs, r *loadgen.Result, j judgement) error {
 	text := f.stdout
 	if files.tookStdout {
@@ -262,7 +262,7 @@ func withVerdict(r *loadgen.Result, j judgement) (json.RawMessage, error) {
 }
 
 // outputs are the files that a command writes at its end. They are opened at its
-// beginning: who cannot write must know before ten minutes of measuring.
+// beginning: anyone who cannot write must know before ten minutes of measuring.
 type outputs struct {
 	stdout     io.Writer
 	open       map[string]*os.File

@@ -17,7 +17,7 @@ const (
 	stealLimit = 0.01
 )
 
-// A judgement is a run held against its thresholds.
+// A verdict is a run compared with its thresholds.
 type judgement struct {
 	Verdict outcome `json:"verdict"`
 	// Why is what the verdict rests on where no threshold says it.
@@ -106,7 +106,7 @@ func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
 	}
 }
 
-// timed says whether a condition is on more than counts, which no other machine changes.
+// timed reports whether a condition is on more than counts, which no other machine changes.
 func (j *judgement) timed() bool {
 	for _, c := range j.Thresholds {
 		if kind, _ := metricKind(c.t.metric); kind != "count" {
@@ -116,7 +116,7 @@ func (j *judgement) timed() bool {
 	return false
 }
 
-// broke says whether a condition on one of these failed.
+// broke reports whether a condition on one of these failed.
 func (j *judgement) broke(metrics ...string) bool {
 	for _, c := range j.Thresholds {
 		for _, m := range metrics {

@@ -270,7 +270,7 @@ func responseHeat(r *loadgen.Result, x draw.Axis) *draw.Heat {
 	return h
 }
 
-// validity is what says whether the numbers can be believed.
+// validity is what reports whether the numbers can be trusted.
 func validity(r *loadgen.Result) []draw.Block {
 	at := func(w *loadgen.Window) float64 { return w.Start.Sub(r.Started).Seconds() }
 	generator, host := draw.StripRow{Name: "generator"}, draw.StripRow{Name: "host"}
@@ -301,7 +301,7 @@ func validity(r *loadgen.Result) []draw.Block {
 	table.Add("limits", strings.Join(limits, ", "))
 	table.Add("seed", fmt.Sprint(r.Spec.Seed))
 	return []draw.Block{
-		draw.Heading("Can it be believed?"),
+		draw.Heading("Can it be trusted?"),
 		draw.Figure{Drawing: &draw.Strip{Title: "Windows", X: draw.Axis{Unit: draw.Seconds}, Rows: []draw.StripRow{generator, host}},
 			Caption: "A window in which the generator was the limit, or another machine took more than 1 % of the processors, says nothing about the target."},
 		table,

@@ -39,7 +39,7 @@ type benchPusher struct {
 	err                   error
 }
 
-// newBenchPusher checks the address; an empty one is no gateway.
+// newBenchPusher checks the address; an empty one is not a gateway.
 func newBenchPusher(address, target string) (*benchPusher, error) {
 	if address == "" {
 		return &benchPusher{}, nil

@@ -76,7 +76,7 @@ func verdictText(b *bytes.Buffer, j judgement) {
 	}
 	if len(table.Rows) > 0 {
 		var lines bytes.Buffer
-		_ = table.Text(&lines, "  ") // a buffer takes everything
+		_ = table.Text(&lines, "  ") // a buffer accepts everything
 		_, rest, _ := strings.Cut(lines.String(), "\n")
 		b.WriteString(rest)
 	}

@@ -106,7 +106,7 @@ func parseThreshold(text string) (threshold, error) {
 	return t, nil
 }
 
-// metricKind says what a metric is: "time", "count", "share" or "per second".
+// metricKind reports what a metric is: "time", "count", "share" or "per second".
 func metricKind(name string) (string, bool) {
 	for _, c := range countMetrics {
 		if c == name {
@@ -168,7 +168,7 @@ func histogramOf(w *loadgen.Window, name string) *hdrhistogram.Histogram {
 	return w.Response
 }
 
-// A reading is what a threshold is held against: the value with its bounds, of n.
+// A reading is what a threshold is compared with: the value with its bounds, of n.
 type reading struct {
 	stat.Interval
 	n uint64

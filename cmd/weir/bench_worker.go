@@ -20,7 +20,7 @@ import (
 
 // Several processes make one load: the parent starts itself N times as
 // `weir bench --worker`, gives each its part of the Spec, waits until all have
-// their connections, names an instant at which all begin, and merges what they
+// their connections, names an instant at which all start, and merges what they
 // send back. They speak one JSON value per line.
 
 // toWorker is what a worker reads: first Spec, then Start.
@@ -130,7 +130,7 @@ type worker struct {
 	known bool // last is set
 }
 
-// name says which one it is.
+// name reports which one it is.
 func (w *worker) name(of int) string {
 	return fmt.Sprintf("worker %d of %d (pid %d)", w.n, of, w.cmd.Process.Pid)
 }
@@ -217,7 +217,7 @@ func (w *worker) next() (fromWorker, error) {
 	return m, err
 }
 
-// death says how a worker ended that should not have.
+// death reports how a worker ended that should not have.
 func (w *worker) death(of int, err error) error {
 	_ = w.in.Close()
 	if e := w.cmd.Wait(); e != nil {

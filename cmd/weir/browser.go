@@ -32,7 +32,7 @@ func openBrowser(url string) bool {
 }
 
 // self is how to run this program again from the same shell: the lines that
-// demo prints must work as they stand.
+// demo prints must work as they are written.
 func self() string {
 	exe, err := os.Executable()
 	if err != nil {

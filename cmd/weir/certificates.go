@@ -88,7 +88,7 @@ func certificatesText(w io.Writer, list []admin.Certificate, now time.Time) erro
 	return t.Flush()
 }
 
-// until says how far a time is away.
+// until reports how far a time is away.
 func until(at, now time.Time) string {
 	if at.IsZero() {
 		return "-"

@@ -19,7 +19,7 @@ type tolerance struct {
 	// negative means off.
 	limit  float64
 	points bool
-	// named: the user asked for it, so it has to be comparable.
+	// named: the user requested it, so it has to be comparable.
 	named bool
 }
 

@@ -111,7 +111,7 @@ func TestTheGateHasAVerdictForEachQuantity(t *testing.T) {
 
 	bare := func(name string) side { return sideOf(name, aRun(2000, 4000, 4010), aRun(2000, 4000, 4020)) }
 	f("not looked into", "cpu", bare("old"), bare("new"), gateNotMeasured, "--runtime", 0)
-	f("asked for", "cpu", bare("old"), bare("new"), gateNone, "--runtime", 2, "cpu=5%")
+	f("requested", "cpu", bare("old"), bare("new"), gateNone, "--runtime", 2, "cpu=5%")
 
 	f("another machine", "p99", old, change(func(r *loadgen.Result) { r.Machine.CPUs = 64 }), gateNone, "another machine", 2)
 	f("another machine", "errors", old, change(func(r *loadgen.Result) {

@@ -167,7 +167,7 @@ func previewOf(ctx context.Context, base, token string, wanted config.Config) (p
 	return p, nil
 }
 
-// marks are what the kinds of changes begin with.
+// marks are what the kinds of changes start with.
 var marks = map[string]string{"added": "+", "removed": "-", "changed": "~"}
 
 func writePreview(w io.Writer, p config.Preview, asJSON bool) error {

@@ -104,7 +104,7 @@ func writeImport(stdout io.Writer, name string, force bool, data []byte) error {
 	return f.Close()
 }
 
-// sayWrong says what config check would: files that are not on this machine.
+// sayWrong reports what config check would: files that are not on this machine.
 func sayWrong(w io.Writer, data []byte) error {
 	dir, err := os.MkdirTemp("", "weir-import-")
 	if err != nil {

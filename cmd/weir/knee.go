@@ -95,7 +95,7 @@ Ctrl+C ends the search early and reports what was found so far.
 	return cmd
 }
 
-// options is what the flags ask for.
+// options is what the flags request.
 func (f *kneeFlags) options() (capacity.Options, error) {
 	o := f.opt
 	modes := 0
@@ -136,7 +136,7 @@ func (f *kneeFlags) options() (capacity.Options, error) {
 	return o, nil
 }
 
-// demand is what --clients, --per-client and --price ask for; nil if they are absent.
+// demand is what --clients, --per-client and --price request; nil if they are absent.
 func (f *kneeFlags) demand() (*capacity.Demand, error) {
 	if f.clients == "" {
 		if f.perClient != "" || f.price != 0 {

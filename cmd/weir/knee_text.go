@@ -70,7 +70,7 @@ func limitsTable(r *capacity.Report) *draw.Table {
 	}{
 		{"λ max", "completed at most", r.Max, true},
 		{"λ SLO", slo, r.SLO, r.Options.SLO > 0},
-		{"λ knee", "latency begins to run away", r.Knee, true},
+		{"λ knee", "latency starts to run away", r.Knee, true},
 	} {
 		switch {
 		case !l.show:

@@ -9,7 +9,7 @@ import (
 
 // payload makes the JSON to publish from what is on the command line or in
 // a line of input. JSON is published as it is. Other text becomes a JSON string,
-// which isText reports; but what begins like an object, a list or a string and is
+// which isText reports; but what starts like an object, a list or a string and is
 // none was surely meant as JSON, and is an error.
 func payload(text string, forceText bool) (data json.RawMessage, isText bool, err error) {
 	if !forceText {
@@ -18,7 +18,7 @@ func payload(text string, forceText bool) (data json.RawMessage, isText bool, er
 		}
 		if s := strings.TrimSpace(text); s != "" && strings.ContainsRune(`{["`, rune(s[0])) {
 			return nil, false, usage("put JSON in single quotes, or publish the text as a string with --text",
-				"pub: %.60q is no JSON: %w", text, json.Unmarshal([]byte(text), new(any)))
+				"pub: %.60q is not JSON: %w", text, json.Unmarshal([]byte(text), new(any)))
 		}
 	}
 	var b bytes.Buffer

@@ -42,7 +42,7 @@ func FuzzPayload(f *testing.F) {
 			return
 		}
 		if !json.Valid(data) {
-			t.Fatalf("payload(%q) = %q is no JSON", in, data)
+			t.Fatalf("payload(%q) = %q is not JSON", in, data)
 		}
 		var back string
 		if isText && (json.Unmarshal(data, &back) != nil || utf8.ValidString(in) && back != in) {

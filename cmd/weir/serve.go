@@ -129,7 +129,7 @@ func serve(ctx context.Context, cfg config.Config, opt app.Options, out io.Write
 	return a.Run(ctx, hard, func() { fmt.Fprintln(out, startLine(a, cfg)) })
 }
 
-// startLine says where the server is and where it stores.
+// startLine reports where the server is and where it stores.
 func startLine(a *app.App, cfg config.Config) string {
 	line := "weir serves on " + a.URL()
 	if admin := a.AdminAddr(); admin != nil {

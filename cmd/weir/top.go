@@ -65,7 +65,7 @@ If standard output is not a terminal, it prints a frame every --interval.`,
 	return cmd
 }
 
-// check says what is wrong with the flags before anything is asked.
+// check reports what is wrong with the flags before anything is asked.
 func (f *topFlags) check() error {
 	if f.interval < 250*time.Millisecond {
 		return usage("at least 250ms", "top: --interval %v is too short", f.interval)
@@ -170,7 +170,7 @@ func (f *topFlags) frames(ctx context.Context, src *topSource, out, log io.Write
 	}
 }
 
-// adminError says what to do about err.
+// adminError reports what to do about err.
 func adminError(command string, err error) error {
 	hint := ""
 	switch {

@@ -37,7 +37,7 @@ func (v *topView) body() []topLine {
 	out := v.loops(min(len(s.Loops), 8))
 	out = append(out, v.admitted()...)
 	left -= len(out)
-	// Half of what is left for who is slow, the rest for channels and backends.
+	// Half of what is left for anyone who is slow, the rest for channels and backends.
 	backs := v.backends(4)
 	backs = backs[:min(len(backs), max(2, left/3))]
 	if len(s.Upstreams.Clusters) == 0 {

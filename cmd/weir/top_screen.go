@@ -28,7 +28,7 @@ type screen struct {
 	restore sync.Once
 }
 
-// openScreen is a screen on out, nil if that is no terminal that can be rewritten.
+// openScreen is a screen on out, nil if that is not a terminal that can be rewritten.
 func openScreen(out io.Writer) *screen {
 	f, ok := out.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(f.Fd())) {

@@ -50,7 +50,7 @@ func columns(t *testing.T, line string) int {
 		if strings.HasPrefix(rest, "\x1b[") {
 			end := strings.IndexByte(rest, 'm')
 			if end < 0 || strings.Trim(rest[2:end], "0123456789;") != "" {
-				t.Errorf("%q has a sequence that is no colour", line)
+				t.Errorf("%q has a sequence that is not a colour", line)
 				return n
 			}
 			rest = rest[end+1:]

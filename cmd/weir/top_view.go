@@ -30,7 +30,7 @@ type topPiece struct {
 	tone draw.State
 }
 
-// plain is no colour at all.
+// plain is not a colour at all.
 const plain = draw.State("plain")
 
 func plainLine(format string, a ...any) topLine {

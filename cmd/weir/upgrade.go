@@ -63,7 +63,7 @@ the server does the same; the outcome is logged.`,
 	return cmd
 }
 
-// runUpgrade begins an upgrade, says on progress which step it is at, and returns its result.
+// runUpgrade starts an upgrade, says on progress which step it is at, and returns its result.
 func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admin.Upgrade, err error) {
 	steps, stop := context.WithCancel(ctx)
 	reported := make(chan struct{})

@@ -57,7 +57,7 @@ func parsePage(root, name string) (*page, error) {
 		}
 	}
 	if p.title == "" {
-		return nil, fmt.Errorf("%s: a page begins with a title, \"# …\"", name)
+		return nil, fmt.Errorf("%s: a page starts with a title, \"# …\"", name)
 	}
 	return p, nil
 }

@@ -165,7 +165,7 @@ func TestPagesThatCannotBeReachedAreErrors(t *testing.T) {
 	index := "# Docs\n\n## Do\n\n[a](a.md) and [all of b](b/README.md)\n"
 	f("", map[string]string{"docs/README.md": index, "docs/a.md": "# A\n\n[one](b/1.md)", "docs/b/README.md": "# B\n", "docs/b/1.md": "# One\n"})
 	f("docs/c.md: docs/README.md does not link to it", map[string]string{"docs/README.md": index, "docs/a.md": "# A\n", "docs/b/README.md": "# B\n", "docs/c.md": "# C\n"})
-	f("docs/a.md: a page begins with a title", map[string]string{"docs/README.md": index, "docs/a.md": "A\n"})
+	f("docs/a.md: a page starts with a title", map[string]string{"docs/README.md": index, "docs/a.md": "A\n"})
 	f("docs/a.md: link to b/README.md#no: docs/b/README.md has no heading #no", map[string]string{"docs/README.md": index, "docs/a.md": "# A\n\n[b](b/README.md#no)\n", "docs/b/README.md": "# B\n"})
 	f("link to gone.txt", map[string]string{"docs/README.md": index, "docs/a.md": "# A\n\n[b](gone.txt)\n", "docs/b/README.md": "# B\n"})
 	f("there is no such page", map[string]string{"docs/a.md": "# A\n"})

@@ -1,5 +1,5 @@
 // LLM puts Weir in front of a language model's streaming API: an answer survives a
-// reload of the page, a lost connection and a second tab, and the model is asked once.
+// reload of the page, a lost connection and a second tab, and the model is queried once.
 //
 //	$ go run ./llm
 //	open http://127.0.0.1:8080, ask, and reload in the middle of the answer
@@ -73,7 +73,7 @@ async function answer(asked) {
         for (const block of blocks) {
           const event = Object.fromEntries(block.split("\n").map(l => [l.slice(0, l.indexOf(":")), l.slice(l.indexOf(":") + 2)]))
           last = event.id ?? last
-          if (event.event === "error") return "the answer is not whole: " + JSON.parse(event.data).reason
+          if (event.event === "error") return "the answer is incomplete: " + JSON.parse(event.data).reason
           if (event.data === "[DONE]") return "done"
           if (event.data && !event.event) $("a").textContent = text += JSON.parse(event.data).word
         }

@@ -40,7 +40,7 @@ type Config struct {
 	// Broker stores and numbers messages; nil means one in memory. It is closed
 	// by Close.
 	Broker hub.Broker
-	// Authorize says who makes a request and what they may do. nil, or a nil
+	// Authorize reports who makes a request and what they may do. nil, or a nil
 	// *Grants, means an anonymous reader. An error refuses with 401 and its text.
 	Authorize func(*http.Request) (*Grants, error)
 	// Heartbeat is how often a stream is sent something when nothing else is; 0
@@ -225,7 +225,7 @@ func (h *Handler) identify(w http.ResponseWriter, r *http.Request) *auth.Identit
 	return id
 }
 
-// subscription judges a request to subscribe; it has answered when it returns nil.
+// subscription checks a request to subscribe; it has answered when it returns nil.
 func (h *Handler) subscription(w http.ResponseWriter, r *http.Request) (*wire.Subscription, *auth.Identity) {
 	sub, bad := wire.ParseSubscription(h.engine, []byte(r.URL.RawQuery), h.cfg.MaxChannels)
 	if bad != nil {

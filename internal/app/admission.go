@@ -177,7 +177,7 @@ func (w *warden) run(ctx context.Context) error {
 }
 
 // budget applies the level of the budgets: new subscriptions are rejected
-// from soft on, new connections from hard on. Who is there stays.
+// from soft on, new connections from hard on. Anyone who is there stays.
 func (w *warden) budget(was, now governor.BudgetLevel) {
 	w.push.Refuse(now >= governor.BudgetSoft)
 	if now >= governor.BudgetHard {

@@ -69,7 +69,7 @@ func (p played) ask(t *testing.T, c *http.Client, url string) outcome {
 		}
 	}
 	if o.Status == http.StatusOK && strings.HasPrefix(p.path, "/.well-known/") && p.method == "GET" {
-		return o // such a stream may begin with nothing
+		return o // such a stream may start with nothing
 	}
 	buf := make([]byte, 4<<10)
 	for n := 0; n < len(buf); {
@@ -87,7 +87,7 @@ func (p played) ask(t *testing.T, c *http.Client, url string) outcome {
 	return o
 }
 
-// randomless takes out of an answer what is another every time.
+// randomless removes from an answer what is another every time.
 func randomless(body string) string {
 	var kept []string
 	for line := range strings.Lines(body) {
@@ -207,7 +207,7 @@ func TestAllVersionsAnswerAndCountAlike(t *testing.T) {
 		sse("channel=a", ""), sse("channel=history:a", "Last-Event-ID: 0"), publish("orders:a", ""), played{"GET", "/.well-known/mercure?topic=a", "", ""})
 }
 
-// TestOverloadOverHTTP2IsAnsweredAndCounted offers more than the queue takes: who is not
+// TestOverloadOverHTTP2IsAnsweredAndCounted offers more than the queue takes: anyone who is not
 // served gets an error, and every counter adds up with the answers.
 func TestOverloadOverHTTP2IsAnsweredAndCounted(t *testing.T) {
 	g := start(t, func(c *config.Config) {

@@ -334,7 +334,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	parts := newGroup(stop)
-	// The loops end first: nothing may call the hub, or begin to verify a token,
+	// The loops end first: nothing may call the hub, or start to verify a token,
 	// once those are closed.
 	defer func() {
 		stop()

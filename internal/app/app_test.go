@@ -205,7 +205,7 @@ func TestResumeReplaysWhatWasMissed(t *testing.T) {
 	}
 	s = g.sse(t, "channel=news", pos.String())
 	if got := s.block(); !strings.Contains(got, "id: "+pos.String()) {
-		t.Errorf("first block %q, want the position asked for", got)
+		t.Errorf("first block %q, want the position requested", got)
 	}
 	for i := 2; i <= 300; i++ {
 		if got := s.block(); !strings.HasSuffix(got, fmt.Sprintf("data: %d\n", i)) {

@@ -54,7 +54,7 @@ func (m *certificates) build(a *App) (err error) {
 	return nil
 }
 
-// acmeDir is where certificates are kept unless the configuration says otherwise.
+// acmeDir is where certificates are kept unless the configuration specifies otherwise.
 func acmeDir(b config.Broker) string {
 	dir := b.NATS.Dir
 	if dir == "" {

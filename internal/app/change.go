@@ -68,7 +68,7 @@ func (r *reloads) prepareParts(ctx context.Context, c *change, next *config.Conf
 	return c, nil
 }
 
-// prepareAuth comes first: its Commit is what others may ask for.
+// prepareAuth comes first: its Commit is what others may request.
 func (r *reloads) prepareAuth(ctx context.Context, c *change, next *config.Config) error {
 	a := r.app
 	c.drops = append(c.drops, c.auth.Drop)

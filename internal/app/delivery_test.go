@@ -82,7 +82,7 @@ func TestControlFramesPassAFullQueue(t *testing.T) {
 	n := 0
 	publish := func() {
 		if n++; n > 20_000 {
-			t.Fatal("the reader takes everything")
+			t.Fatal("the reader accepts everything")
 		}
 		g.put(t, "news", payload)
 	}

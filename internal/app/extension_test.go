@@ -33,7 +33,7 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// rules are an extension's server. What it decides is asked for by the events themselves.
+// rules are an extension's server. What it decides is requested by the events themselves.
 type rules struct {
 	extensionv1.UnimplementedExtensionServer
 	mu     sync.Mutex

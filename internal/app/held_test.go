@@ -116,7 +116,7 @@ func (h *holder) stream(c *held, client *http.Client, path, token string) {
 			if line = strings.TrimSpace(line); line != "" {
 				c.received(line)
 			}
-			if line == "" || strings.HasPrefix(c.kind, "mercure") { // a comment is all that it begins with
+			if line == "" || strings.HasPrefix(c.kind, "mercure") { // a comment is all that it starts with
 				first()
 			}
 		}

@@ -158,7 +158,7 @@ func (k keyed) ownKeys(retry keyed) {
 	retry.answers(first, publish, `{"channel":"t1.~","data":1,"idempotency_key":"~"}`)
 	retry.answers(first, server+"publish", `{"channel":"t1.~","data":1,"idempotency_key":"~"}`) // the same publisher
 
-	// Whatever differs, it is no retry.
+	// Whatever differs, it is not a retry.
 	for _, differs := range []string{`"data":2`, `"text":"1"`, `"data":1,"key":"k"`, `"data":1,"id":"i"`, `"data":1,"event":"e"`, `"data":1,"private":true`, `"data":1,"tags":{"a":"b"}`} {
 		retry.answers("409 code:409", publish, `{"channel":"t1.~",`+differs+`,"idempotency_key":"~"}`)
 	}

@@ -18,7 +18,7 @@ const (
 	// assumedPlain and assumedTLS are the processor time of a reconnection until enough
 	// were measured: with caution, several times what the machines of the tests need.
 	assumedPlain, assumedTLS = 250 * time.Microsecond, time.Millisecond
-	// leastCost and mostCost bound what is believed of a measurement.
+	// leastCost and mostCost bound what is trusted of a measurement.
 	leastCost, mostCost = 20 * time.Microsecond, 20 * time.Millisecond
 	// reconnectShare is the share of the idle processor time that reconnections may take:
 	// the rest is for what the clients then receive.

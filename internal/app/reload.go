@@ -27,7 +27,7 @@ type reloads struct {
 // now is the configuration that runs now. It must not be changed. Any goroutine.
 func (r *reloads) now() *config.Config { return r.inForce.Load() }
 
-// Reloaded says what a reload did.
+// Reloaded reports what a reload did.
 type Reloaded struct {
 	// Applied are the keys that took effect, Waiting those that differ from what runs and
 	// wait for a restart.
@@ -73,7 +73,7 @@ func (a *App) Reload(ctx context.Context) (Reloaded, error) {
 	return done, nil
 }
 
-// Preview says what a reload of the configuration in text would change. Any goroutine.
+// Preview reports what a reload of the configuration in text would change. Any goroutine.
 func (a *App) Preview(ctx context.Context, text []byte) (config.Preview, error) {
 	if text == nil {
 		text = []byte{}

@@ -164,7 +164,7 @@ func TestAReloadSetsTheAllowedOrigins(t *testing.T) {
 	ask(403)
 	g.change(t, func(c *config.Config) { c.Auth.AllowedOrigins = []string{"https://*.example.com"} })
 	ask(200)
-	g.refused(t, "no origin", func(c *config.Config) { c.Auth.AllowedOrigins = []string{"nonsense"} })
+	g.refused(t, "not an origin", func(c *config.Config) { c.Auth.AllowedOrigins = []string{"nonsense"} })
 	ask(200)
 	g.change(t, func(c *config.Config) { c.Auth.AllowedOrigins = nil })
 	ask(403)

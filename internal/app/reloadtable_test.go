@@ -16,7 +16,7 @@ import (
 )
 
 // liveOwners are who owns the keys that a reload applies: each has one way by which all of
-// its section takes effect. got is what it has in force, want what the configuration says;
+// its section takes effect. got is what it has in force, want what the configuration specifies;
 // nil means that the tests named show the section at work.
 var liveOwners = map[string]struct {
 	got, want func(g *gateway, c *config.Config) any

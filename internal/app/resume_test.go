@@ -141,7 +141,7 @@ func TestAStreamOfSeveralNamespacesResumesInEach(t *testing.T) {
 		}
 		s := g.sse(t, query, last)
 		if got := idOf(t, s.block()); got != last {
-			t.Errorf("resume from %q begins at %q", last, got)
+			t.Errorf("resume from %q starts at %q", last, got)
 		}
 		seen := map[string]int{}
 		for range 899 - from + live {

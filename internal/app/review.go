@@ -12,7 +12,7 @@ import (
 // lose their rights also after that.
 const reviewPatience = 10 * time.Second
 
-// reviewOf is what clients are asked about a change. It is made before the commit.
+// reviewOf is what clients are queried about a change. It is made before the commit.
 func reviewOf(c *change) *access.Review {
 	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
 }

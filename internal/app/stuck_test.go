@@ -19,7 +19,7 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// watched is a gateway whose governor judges a window in a fifth of its time.
+// watched is a gateway whose governor checks a window in a fifth of its time.
 func watched(t *testing.T) *gateway {
 	t.Helper()
 	return start(t, func(c *config.Config) {
@@ -62,7 +62,7 @@ func (g *gateway) scraped(t *testing.T, series string) float64 {
 	return -1
 }
 
-// fires says whether the alert's expression holds for what is scraped now, apart from how long.
+// fires reports whether the alert's expression holds for what is scraped now, apart from how long.
 func (g *gateway) fires(t *testing.T, alert string) bool {
 	t.Helper()
 	all := governor.Alerts(governor.DefaultThresholds())

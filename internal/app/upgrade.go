@@ -23,7 +23,7 @@ import (
 const (
 	// prepareTime bounds how long the new process may take to build everything.
 	prepareTime = time.Minute
-	// pauseTime bounds how long the loops may stand still, settleTime the part of it that
+	// pauseTime bounds how long the loops may be paused, settleTime the part of it that
 	// waits for publishes under way.
 	pauseTime  = 10 * time.Second
 	settleTime = time.Second
@@ -246,7 +246,7 @@ func (h *handover) move(outside bool) (err error) {
 	return h.commit(began, refused)
 }
 
-// eachLoop runs f on every loop while they stand still.
+// eachLoop runs f on every loop while they are paused.
 func (h *handover) eachLoop(f func(int, *eventloop.Loop)) {
 	h.pause.Each(func(l *eventloop.Loop) { f(l.ID(), l) })
 }

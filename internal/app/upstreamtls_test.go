@@ -114,7 +114,7 @@ func TestDrainEndsStreamsOfUpstreamsInOrder(t *testing.T) {
 			socket.Close()
 		})
 	}
-	trial.Eventually(t, "all stand", func() bool { return g.wing.proxy.Stats().Tunnels == 10 && g.front.Waiting() == 10 })
+	trial.Eventually(t, "all open", func() bool { return g.wing.proxy.Stats().Tunnels == 10 && g.front.Waiting() == 10 })
 	g.stop()
 	all.Wait()
 	err := <-g.done

@@ -107,7 +107,7 @@ func (a *App) node() *observe.Node {
 }
 
 // evidenceDir is where bundles go: beside what the embedded broker stores, unless the
-// configuration says otherwise.
+// configuration specifies otherwise.
 func evidenceDir(cfg *config.Config) string {
 	switch dir, n := cfg.Governor.Evidence.Dir, cfg.Broker.NATS; {
 	case dir == "off":

@@ -107,7 +107,7 @@ func TestTheGovernorSeesWhatHappens(t *testing.T) {
 	}
 }
 
-// Whatever the engine, the kernel is asked about sockets: a reader that has stopped shows.
+// Whatever the engine, the kernel is queried about sockets: a reader that has stopped shows.
 func TestAStoppedReaderShows(t *testing.T) {
 	g := start(t, func(c *config.Config) {
 		small(c)

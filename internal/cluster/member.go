@@ -25,7 +25,7 @@ type heartbeat struct {
 	Stats   []byte `json:"stats,omitempty"`
 	// Hello requests a heartbeat from all receivers, to this node alone.
 	Hello bool `json:"hello,omitempty"`
-	// Bye says that the node has ended in order.
+	// Bye reports that the node has ended in order.
 	Bye bool `json:"bye,omitempty"`
 }
 

@@ -203,7 +203,7 @@ func (m *coreMetrics) sums(one func(name, help string, kind prometheus.ValueType
 	sum("weir_read_bytes_total", "Bytes received.", counter, func(s eventloop.Stats) uint64 { return s.BytesIn })
 	sum("weir_sends_total", "Send system calls.", counter, func(s eventloop.Stats) uint64 { return s.Sends })
 	sum("weir_sent_bytes_total", "Bytes sent.", counter, func(s eventloop.Stats) uint64 { return s.BytesOut })
-	sum("weir_write_stalls_total", "Times a socket did not take everything.", counter, func(s eventloop.Stats) uint64 { return s.Stalls })
+	sum("weir_write_stalls_total", "Times a socket did not accept everything.", counter, func(s eventloop.Stats) uint64 { return s.Stalls })
 	sum("weir_write_stall_closes_total", "Connections closed because they took nothing.", counter, func(s eventloop.Stats) uint64 { return s.StallCloses })
 	sum("weir_write_queue_full_closes_total", "Connections closed at the bound of their write queue.", counter, func(s eventloop.Stats) uint64 { return s.QueueFull })
 	sum("weir_panics_total", "Handlers that panicked.", counter, func(s eventloop.Stats) uint64 { return s.Panics })
@@ -244,7 +244,7 @@ func (m *coreMetrics) tls(
 		emit(float64(s.Reloads), "ok")
 		emit(float64(s.ReloadFailures), "error")
 	})
-	family("weir_tls_ocsp_fetches_total", "OCSP answers asked for, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
+	family("weir_tls_ocsp_fetches_total", "OCSP answers requested, by outcome.", "outcome", counter, func(emit func(float64, ...string)) {
 		s := stats()
 		emit(float64(s.OCSPFetches), "ok")
 		emit(float64(s.OCSPFailures), "error")

@@ -48,7 +48,7 @@ type Node struct {
 	Version string
 	Started time.Time
 	Broker  string // its kind
-	// Pushes says that there are channels, and not only routes.
+	// Pushes reports that there are channels, and not only routes.
 	Pushes bool
 	// NativeHistograms has histograms shown as native ones.
 	NativeHistograms bool

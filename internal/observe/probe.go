@@ -221,7 +221,7 @@ func (p *Probe) Start(ctx context.Context, namespaces []hub.Namespace, deliver f
 	})
 }
 
-// takeoff begins to follow pub, if it is time to, or it is requested.
+// takeoff starts to follow pub, if it is time to, or it is requested.
 func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	now := pub.Time()
 	since, due := now.Sub(p.base), p.due.Load()
@@ -334,7 +334,7 @@ func (p *Probe) drop(w *want) {
 }
 
 // dropUnseen ends the flights that were stored and did not come, since there is no subscriber here
-// or since another of the same bytes was taken for them. p.mu is held.
+// or since another of the same bytes was treated as them. p.mu is held.
 func (p *Probe) dropUnseen(now time.Time) {
 	for i := len(p.flights) - 1; i >= 0; i-- {
 		if f := p.flights[i]; f.answered && !f.matched && now.Sub(f.accepted)-f.stored > unseenAfter {
@@ -509,7 +509,7 @@ type mark struct {
 	w         written
 }
 
-// arm begins to look for f. The loop may have delivered it already: b is from before.
+// arm starts to look for f. The loop may have delivered it already: b is from before.
 func (l *loopProbe) arm(f *flight, b base) {
 	l.marks = append(l.marks, mark{f: f, delivered: b.delivered, stats: b.stats})
 }

@@ -124,7 +124,7 @@ func (s *silence) look(waiting int64, answered uint64, now time.Time) time.Durat
 	return now.Sub(s.since)
 }
 
-// readKnee reads a report of `weir knee`; no file is no report.
+// readKnee reads a report of `weir knee`; no file is not a report.
 func readKnee(file string) (k governor.KneeReport, err error) {
 	if file == "" {
 		return k, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // socketInfo queries the kernel about clients' sockets by their addresses: those of io_uring
-// have no descriptor that could be asked by. Any goroutine but a loop's.
+// have no descriptor that could be queried by. Any goroutine but a loop's.
 type socketInfo struct {
 	mu     sync.Mutex
 	diag   *sys.SocketDiag

@@ -35,7 +35,7 @@ const (
 
 // trace is one message that is, or will be, followed.
 type trace struct {
-	// Fixed at begin.
+	// Fixed at start.
 	id      string
 	channel string
 	started time.Time

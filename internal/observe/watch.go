@@ -23,7 +23,7 @@ type Config struct {
 	Governor governor.Config
 	// CapacityReport is a report of `weir knee` to compare with; empty: none.
 	CapacityReport string
-	// Admin says that there is an admin listener, which gets LiveRate snapshots a second.
+	// Admin reports that there is an admin listener, which gets LiveRate snapshots a second.
 	Admin    bool
 	LiveRate int
 	// OIDC is the login of the admin listener through an OpenID provider.

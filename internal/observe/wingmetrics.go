@@ -42,7 +42,7 @@ func newWingMetrics(a *Node, c *catalog) *wingMetrics {
 		connections:   d("weir_upstream_connections", "Connections to upstreams, by what they do.", "state"),
 		peers:         d("weir_upstream_peers", "Peers by state.", "cluster", "state"),
 		inFlight:      d("weir_upstream_in_flight_requests", "Requests under way at a peer.", "cluster", "peer"),
-		ejections:     d("weir_upstream_ejections_total", "Times peers were taken out for what they failed.", "cluster"),
+		ejections:     d("weir_upstream_ejections_total", "Times peers were ejected for failures.", "cluster"),
 		opened:        d("weir_upstream_breaker_opened_total", "Times breakers of peers opened.", "cluster"),
 		panicking:     d("weir_upstream_panic", "1 while so few peers of the cluster are usable that health checks and ejection are ignored (health.panic_below), otherwise 0.", "cluster"),
 		panicked:      d("weir_upstream_panic_requests_total", "Attempts for which health checks and ejection were ignored.", "cluster"),
@@ -184,11 +184,11 @@ func (a *Node) upstreamsView() any {
 	return upstreamsView{Clusters: u.Stats(), Splits: u.SplitStats(), Drift: u.DriftStats(), Batches: downstream.Batches(a.Front)}
 }
 
-// steerCanary takes the share from a canary, or begins it anew.
+// steerCanary takes the share from a canary, or starts it anew.
 func (a *Node) steerCanary(split, action string) error {
 	switch action {
 	case "roll-back":
-		return a.Upstreams.RollBackCanary(split, "asked for on the admin listener")
+		return a.Upstreams.RollBackCanary(split, "requested on the admin listener")
 	case "restart":
 		return a.Upstreams.RestartCanary(split)
 	}

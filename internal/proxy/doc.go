@@ -15,7 +15,7 @@
 // Framing is never copied from one side to the other. Both directions are decoded
 // and written anew, so nothing that two parsers might read in two ways gets
 // through. A body of unknown length goes out in chunks. Interim replies: 100 is
-// passed on only to a client that asked for it, others (103) always; an upstream
+// passed on only to a client that requested it, others (103) always; an upstream
 // that switches protocols unasked has failed. Trailers of a reply are passed on
 // when the request said "TE: trailers", without the fields that RFC 9110 §6.5.1
 // keeps out of trailers, and are never merged into the head; those of a request

@@ -221,8 +221,8 @@ func (x *Exchange) forget() {
 	}
 }
 
-// End says that the request's body is complete. trailer are the fields behind it, as
-// lines that were validated; those that may not stand there are left out, and all of them
+// End reports that the request's body is complete. trailer are the fields behind it, as
+// lines that were validated; those that may not appear there are left out, and all of them
 // where the body is not Chunked. It may be reused when End returns.
 func (x *Exchange) End(trailer []byte) {
 	if x.complete {

@@ -3,7 +3,7 @@ package proxy
 import "github.com/weir-gateway/weir/internal/proxy/upstream"
 
 // second is the attempt that runs beside a slow first one. Whichever peer says a
-// byte first serves the request; the other one's connection is closed. It begins
+// byte first serves the request; the other one's connection is closed. It starts
 // only after the whole request was sent, and as late as the loop's timers allow,
 // which are exact to 100 ms.
 type second struct {

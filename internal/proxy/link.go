@@ -43,7 +43,7 @@ type linkError struct{ cause Cause }
 // Error implements error.
 func (e *linkError) Error() string { return failures[e.cause].Message }
 
-// errNoHTTP2 says that a peer of a cluster with protocol http2 has not agreed on it.
+// errNoHTTP2 reports that a peer of a cluster with protocol http2 has not agreed on it.
 var errNoHTTP2 = errors.New("the peer does not agree on HTTP/2")
 
 // http1Memory is how long it is remembered that a peer chose HTTP/1.1.
@@ -243,7 +243,7 @@ func (l *link) EndOfStream(*eventloop.Conn) bool {
 // Drained implements eventloop.Handler.
 func (l *link) Drained(*eventloop.Conn) {}
 
-// Timer implements eventloop.Handler: it does not stand in time.
+// Timer implements eventloop.Handler: it does not appear in time.
 func (l *link) Timer(c *eventloop.Conn, _ int64) {
 	if l.secure != nil && l.shake != nil {
 		l.shakeFailed(upstream.ErrHandshakeTimeout)

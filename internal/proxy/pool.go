@@ -111,7 +111,7 @@ func (p *pool) dial(x *Exchange) *upConn {
 	return u
 }
 
-// put takes back a connection after an exchange, or gives it to who waits.
+// put takes back a connection after an exchange, or gives it to anyone who waits.
 func (p *pool) put(u *upConn, cfg *upstream.Config) {
 	pc := &cfg.Pool
 	if pc.MaxRequests > 0 && u.served >= pc.MaxRequests || p.key.peer.Draining() || !u.current() {

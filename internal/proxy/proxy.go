@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 	within("max_fields", c.MaxFields, 1, 1000)
 	for _, u := range c.Upgrades {
 		if !http1.ValidName(strings.ReplaceAll(u, "/", "")) {
-			errs = append(errs, fmt.Errorf("upgrades: %q is no protocol name", u))
+			errs = append(errs, fmt.Errorf("upgrades: %q is not a protocol name", u))
 		}
 	}
 	if c.TunnelIdle < 0 {
@@ -125,8 +125,8 @@ func Clock(l *eventloop.Loop) func() int64 {
 // Config returns the configuration with its defaults filled in.
 func (p *Proxy) Config() Config { return p.cfg }
 
-// MayUpgrade reports whether a client may ask for protocol, the value of its
-// Upgrade field, and returns the name to ask for.
+// MayUpgrade reports whether a client may request protocol, the value of its
+// Upgrade field, and returns the name to request.
 func (p *Proxy) MayUpgrade(protocol []byte) (string, bool) {
 	i := slices.IndexFunc(p.cfg.Upgrades, func(u string) bool { return http1.EqualFold(protocol, u) })
 	if i < 0 {

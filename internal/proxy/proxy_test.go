@@ -85,7 +85,7 @@ func FuzzTrailers(f *testing.F) {
 		section = append(section, "\r\n"...)
 		var c http1.Chunked
 		if _, n, done, err := c.Decode(section); err != nil || !done || n != len(section) {
-			t.Errorf("%q is no trailer section: %v", whole, err)
+			t.Errorf("%q is not a trailer section: %v", whole, err)
 		}
 		for line := range bytes.Lines(whole) {
 			if name, _, _ := bytes.Cut(line, []byte(":")); forbidden(name) {

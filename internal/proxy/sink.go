@@ -20,11 +20,11 @@ type Sink interface {
 	// Body gets a piece of the body, decoded. It returns true when no more should
 	// come for now; the sink calls Exchange.Resume when it may.
 	Body(x *Exchange, b []byte) (full bool)
-	// End says that the reply is whole. trailer are complete field lines, mostly none.
+	// End reports that the reply is complete. trailer are complete field lines, mostly none.
 	End(x *Exchange, trailer []byte)
-	// Fail says that there will be no reply, or after Head not the rest of it.
+	// Fail reports that there will be no reply, or after Head not the rest of it.
 	Fail(x *Exchange, err *Error)
-	// Room says that the exchange takes more of the request's body, after Full.
+	// Room reports that the exchange takes more of the request's body, after Full.
 	Room(x *Exchange)
 	// Switch gets the head of a 101 and returns the connection that from now on
 	// carries the other protocol, after having written that head; nil if it is gone.
@@ -45,8 +45,8 @@ const (
 	ConnectTimeout              //
 	TLSFailed                   // the TLS handshake failed, or the peer refuses what it was shown
 	TLSTimeout                  // it was not over in time
-	Reset                       // the connection ended before the head was whole
-	BadReply                    // what came is no HTTP, or may be read in two ways
+	Reset                       // the connection ended before the head was complete
+	BadReply                    // what came is not HTTP, or may be read in two ways
 	WriteTimeout                // the peer took nothing of the request
 	FirstByte                   // no head in time
 	IdleTimeout                 // silence within the reply
@@ -90,7 +90,7 @@ var failures = [causes]*Error{
 	FirstByte:      {FirstByte, http.StatusGatewayTimeout, "the backend did not answer in time"},
 	IdleTimeout:    {IdleTimeout, http.StatusGatewayTimeout, "the backend stopped answering"},
 	TotalTimeout:   {TotalTimeout, http.StatusGatewayTimeout, "the request took too long"},
-	Truncated:      {Truncated, http.StatusBadGateway, "the backend's answer is not whole"},
+	Truncated:      {Truncated, http.StatusBadGateway, "the backend's answer is incomplete"},
 	Stopped:        {Stopped, http.StatusServiceUnavailable, "the gateway is stopping"},
 	Interims:       {Interims, http.StatusBadGateway, "the backend sent too many interim answers"},
 }

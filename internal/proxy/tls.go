@@ -13,7 +13,7 @@ import (
 // part of connecting, and its failures as failures to connect.
 
 // shaking reports whether u waits for its handshake, for the connection before, or for its
-// link to stand.
+// link to be established.
 func (u *upConn) shaking() bool { return (u.secure != nil || u.link != nil) && !u.isEstablished }
 
 // current reports whether u was connected under what holds for its peer now.

@@ -96,13 +96,13 @@ func (u *upConn) noDeadline() {
 	}
 }
 
-// writeIn begins the time in which the peer has to take some of the request.
+// writeIn starts the time in which the peer has to take some of the request.
 func (u *upConn) writeIn() {
 	u.unsent = u.backlog()
 	u.deadlineIn(int64(u.x.Cluster.Config().Timeouts.Write))
 }
 
-// requestSent begins the wait for the head.
+// requestSent starts the wait for the head.
 func (u *upConn) requestSent() {
 	if x := u.x; u.phase == readingHead {
 		u.firstByteBy = u.loopState.loop.Now() + x.times.firstByte
@@ -320,7 +320,7 @@ func (u *upConn) chunks(x *Exchange, b []byte) int {
 	return used
 }
 
-// finish ends x, whose reply is whole. more says that something came after it.
+// finish ends x, whose reply is complete. more says that something came after it.
 func (u *upConn) finish(x *Exchange, trailer []byte, more bool) {
 	u.free(x)
 	x.grpcEnd(trailer)

@@ -112,7 +112,7 @@ func (s *classes) LeastOf(channels []string) (c limit.Class) {
 	return c
 }
 
-// ReplayClass is Replay if asking for the history of channels is part of admission.
+// ReplayClass is Replay if requesting the history of channels is part of admission.
 func (s *classes) ReplayClass(channels []string) limit.Class {
 	if s.LeastOf(channels) == limit.Unclassed {
 		return limit.Unclassed
@@ -132,7 +132,7 @@ func (s *classes) key(channel, key string) (k limit.Key) {
 //
 // A publication's cost is what it takes to publish and answer it, and the deliveries
 // that follow here: what other loops publish is delivered here as well, between the two,
-// and must not be held against it. Deliveries are estimated (fanout).
+// and must not be compared with it. Deliveries are estimated (fanout).
 type admission struct {
 	loopState *LoopState
 	slice     int64
@@ -344,7 +344,7 @@ func (l *LoopState) EstimateFanout(job Job) int64 {
 	return l.admission.batch.add(&l.admission.fanout, job)
 }
 
-// Served says that a request that was let through at began is done, but for the
+// Served reports that a request that was let through at began is done, but for the
 // deliveries that follow.
 func (l *LoopState) Served(c limit.Class, fanoutCost, began int64) {
 	end := l.loop.Clock()

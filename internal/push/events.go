@@ -15,7 +15,7 @@ type custom struct {
 	review    func(*access.Review) bool
 	state     func(takeover.State) (takeover.State, bool) // nil: it does not move
 	moved     func()
-	ended     func() // to be called at the end; nil: it did not begin, or no caller needs it
+	ended     func() // to be called at the end; nil: it did not start, or no caller needs it
 	heartbeat int64
 	ends      int64 // when it does, on the loop's clock; 0: never
 	protocol  uint8
@@ -83,12 +83,12 @@ func (s *sseSession) tally(c *eventloop.Conn, p *Push, protocol uint8, n int64) 
 	}
 }
 
-// appendRetry appends a block that is no event and says when to come back.
+// appendRetry appends a block that is not an event and says when to come back.
 func (r *refusals) appendRetry(b []byte, code int, refused bool) []byte {
 	return sse.AppendEnd(sse.AppendRetry(b, int(r.reconnect(code, refused).Milliseconds())))
 }
 
-// appendFirst writes what a stream begins with.
+// appendFirst writes what a stream starts with.
 func (s *sseSession) appendFirst(b []byte, o *opening, at hub.Positions) []byte {
 	if s.custom() != nil {
 		return append(b, o.preamble...)

@@ -28,7 +28,7 @@ type deciding struct {
 // undecided is a subscription that extensions decide on.
 type undecided struct{ sub *hub.Subscriber }
 
-// decideSubscription has extensions decide on a subscription that was linked, and begins it if
+// decideSubscription has extensions decide on a subscription that was linked, and starts it if
 // they allow it. sink gets a refusal by Failed.
 func decideSubscription(t *transport, s *hub.Subscriber, sink, linked hub.Sink, opt hub.SubscribeOptions) error {
 	all := t.loopState().push.extensions

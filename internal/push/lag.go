@@ -32,7 +32,7 @@ type Lags struct {
 	Loop  int
 	Total int
 	Worst []Lag
-	// Ended says that the loop runs no more; it has no subscribers then.
+	// Ended reports that the loop runs no more; it has no subscribers then.
 	Ended bool
 }
 

@@ -181,7 +181,7 @@ type Arriving struct {
 }
 
 // ReadState reads the state of a session of that kind, with the channels and keys of now: the
-// error says what of it cannot continue. readers are those of protocols' streams, by name. Any
+// error reports what of it cannot continue. readers are those of protocols' streams, by name. Any
 // goroutine.
 func (p *Push) ReadState(kind uint8, s takeover.State, readers map[string]socket.SubscriptionReader) (*Arriving, error) {
 	a := &Arriving{kind: kind}

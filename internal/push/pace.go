@@ -1,7 +1,7 @@
 package push
 
 // pace is a token bucket that never lets more than rate messages go in a second:
-// what may go at once is taken off what comes back, so that who has enough waiting
+// what may go at once is removed from what comes back, so that who has enough waiting
 // gets a tenth less.
 type pace struct {
 	rate   int

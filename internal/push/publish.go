@@ -237,7 +237,7 @@ func (p *Push) broadcast(c *eventloop.Conn, call *Call, who *auth.Identity, answ
 	b.publish(c, call, who)
 }
 
-// publish begins all of them.
+// publish starts all of them.
 func (b *broadcast) publish(c *eventloop.Conn, call *Call, who *auth.Identity) {
 	for i, ch := range call.Channels {
 		b.all[i] = b.loopState.publication(c, ch)

@@ -160,7 +160,7 @@ type Push struct {
 	// Any goroutine.
 	guarded  atomic.Bool  // the process is short of processors
 	starving atomic.Int32 // loops that are starved
-	// admitting says that there was a request of a class: until then loops look at no
+	// admitting reports that there was a request of a class: until then loops look at no
 	// clock for it.
 	admitting atomic.Bool
 	counters

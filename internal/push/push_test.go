@@ -303,7 +303,7 @@ func TestASubscriptionThatDoesNotComeAboutIsAnswered(t *testing.T) {
 	f("drained at once", forever, `"code":1012`, "HTTP/1.1 101 ", "\x03\xf4", func(s *stage) { s.Drain(wire.DrainPlan{}) })
 }
 
-// A stream that begins in the middle of a drain ends with it, not a heartbeat later.
+// A stream that starts in the middle of a drain ends with it, not a heartbeat later.
 func TestAStreamThatStartsDuringADrainEndsWithIt(t *testing.T) {
 	gate := make(chan struct{})
 	s := play(t, &scripted{subscribed: func(context.Context) error { <-gate; return nil }}, hub.Namespace{})

@@ -15,7 +15,7 @@ func TestAStreamWithGapsStartsAtItsClientsPosition(t *testing.T) {
 		o := opening{requested: opt.Since, unknown: opt.Unknown != ""}
 		first, lossy := o.resumes(begins)
 		if got := string(first.AppendTo(nil)); got != want || lossy != wantLossy {
-			t.Errorf("asked %q of a stream that begins at %q: %q, %v; want %q, %v", since, at, got, lossy, want, wantLossy)
+			t.Errorf("asked %q of a stream that starts at %q: %q, %v; want %q, %v", since, at, got, lossy, want, wantLossy)
 		}
 	}
 	f("", "ab-7", "ab-7", false)

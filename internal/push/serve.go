@@ -102,7 +102,7 @@ func (p *Push) ServeSocket(c *eventloop.Conn, o *SocketOptions, open func(socket
 	t.start(open)
 }
 
-// rejection says why new clients are not taken now; code 0 means that they
+// rejection reports why new clients are not taken now; code 0 means that they
 // are.
 func (r *refusals) rejection() (code int, reason string) {
 	switch {

@@ -38,7 +38,7 @@ type Subscription struct {
 	Custom *socket.Subscription
 	// Protocol is Push.Protocol's.
 	Protocol uint8
-	// Chunked says that a body without a known length goes in chunks: the client speaks
+	// Chunked reports that a body without a known length goes in chunks: the client speaks
 	// HTTP/1.1.
 	Chunked bool
 
@@ -142,7 +142,7 @@ type opening struct {
 	began, ended func()
 }
 
-// resumes returns the position that the client receives first, of a stream that begins at at.
+// resumes returns the position that the client receives first, of a stream that starts at at.
 // When gaps follow, that is its own: a client that is cut off before it has received them requests
 // the same again, and receives them then.
 func (o *opening) resumes(at hub.Positions) (first hub.Positions, lossy bool) {
@@ -161,7 +161,7 @@ func (o *opening) resumes(at hub.Positions) (first hub.Positions, lossy bool) {
 }
 
 const (
-	// openingTime bounds how long a client waits for its subscription to stand.
+	// openingTime bounds how long a client waits for its subscription to be established.
 	openingTime = int64(15 * time.Second)
 	// partingTime bounds how long last words may wait for the socket.
 	partingTime = int64(30 * time.Second)

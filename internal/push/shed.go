@@ -41,7 +41,7 @@ var keyMember = []byte(`"key"`)
 // ShedAnswer is what a call that is shed is answered. The bytes are not for change.
 func ShedAnswer() (status int, body []byte) { return http.StatusServiceUnavailable, overloadedBody }
 
-// namespaceIn returns the namespace of the channel that a call begins with, if it does so
+// namespaceIn returns the namespace of the channel that a call starts with, if it does so
 // in the usual way.
 func namespaceIn(body []byte) (ns []byte, ok bool) {
 	const member = `"channel"`

@@ -168,7 +168,7 @@ func (s *sseSession) Failed(err error) {
 	s.end(failure(err))
 }
 
-// end says why and closes. What the socket has taken a part of goes out whole
+// end reports why and closes. What the socket has taken a part of goes out whole
 // before it, what is held does not.
 func (s *sseSession) end(code int, reason string) {
 	if s.flags&ending != 0 {

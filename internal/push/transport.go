@@ -58,7 +58,7 @@ func (t *transport) markRead() { t.lastRead = readStamp(t.Now()) }
 // LastRead implements socket.Transport.
 func (t *transport) LastRead() int64 { return readAt(t.lastRead, t.Now()) }
 
-// readStamp rounds now up: what a client says after a question is never taken for older
+// readStamp rounds now up: what a client says after a question is never treated as older
 // than that. readAt is the way back, for what was received in the year before now.
 func readStamp(now int64) uint32 { return uint32(now>>readUnit) + 1 }
 
@@ -341,7 +341,7 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 	return subscribe(t, s, g, opt)
 }
 
-// subscribe begins a subscription that was linked.
+// subscribe starts a subscription that was linked.
 func subscribe(t *transport, s *hub.Subscriber, g hub.Sink, opt hub.SubscribeOptions) error {
 	t.loopState().enter()
 	defer t.loopState().exit()

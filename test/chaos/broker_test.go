@@ -276,7 +276,7 @@ func duplicates(c *trial) {
 }
 
 // resumeIDs: whatever happened to the log, and whatever id a client resumes with, it is
-// served what it asked for, or a gap.
+// served what it requested, or a gap.
 func resumeIDs(c *trial) {
 	n := c.nats(c.TempDir(), false)
 	node := judge.New(c, judge.Options{Build: judge.Plain, Config: external(n.Addr, nil)})

@@ -129,7 +129,7 @@ func readOnlyDisk(c *trial) {
 	w.finish()
 }
 
-// blockedLogs: neither a full disk under the log nor a reader of it that stopped holds up
+// blockedLogs: neither a full disk under the log nor a reader of it that stopped blocks
 // what clients see.
 func blockedLogs(c *trial) {
 	dir := c.tmpfs("1m")
@@ -147,7 +147,7 @@ func blockedLogs(c *trial) {
 	defer r.Close()
 	defer blocked.Close()
 	c.logsTo(blocked, "the log's pipe is not read")
-	// A full pipe may hold less than its 64 KiB: what does not fit into a page begins the next.
+	// A full pipe may hold less than its 64 KiB: what does not fit into a page starts the next.
 	fd := int(blocked.Fd())
 	_ = syscall.SetNonblock(fd, true)
 	if _, err := syscall.Write(fd, make([]byte, 4096)); !errors.Is(err, syscall.EAGAIN) {

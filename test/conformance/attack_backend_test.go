@@ -22,14 +22,14 @@ type hostile struct {
 	addr string
 	// requested counts the requests, by manner.
 	requested []atomic.Int64
-	// unasked counts requests whose path no client has asked for.
+	// unasked counts requests whose path no client has requested.
 	unasked atomic.Int64
 }
 
 // planted is what a backend says without a request: it must reach no client.
 const planted = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-Token: planted\r\n\r\nplanted"
 
-// A manner is one way to answer. It says whether the connection continues.
+// A manner is one way to answer. It reports whether the connection continues.
 type manner func(c net.Conn, req *http.Request, token string) (keepOpen bool)
 
 func reply(token string) string {
@@ -115,7 +115,7 @@ func manners() []manner {
 			_, err := io.Copy(io.Discard, req.Body)
 			return err == nil
 		},
-		// 100 (Continue) whether it was asked for or not, and the answer at once.
+		// 100 (Continue) whether it was requested or not, and the answer at once.
 		func(c net.Conn, req *http.Request, token string) bool {
 			_, _ = io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
 			if _, err := io.Copy(io.Discard, req.Body); err != nil {

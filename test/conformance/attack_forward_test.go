@@ -356,14 +356,14 @@ func TestProtectedPathHasNoOtherSpelling(t *testing.T) {
 			_ = said(t, s.Public, method+" "+raw+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 2*time.Second)
 			judgeHeads(method + " " + p)
 		}
-		// A stream that is reset is asked again by the library, for a minute.
+		// A stream that is reset is queried again by the library, for a minute.
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+s.Public, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if req.URL.Opaque = raw; strings.HasPrefix(raw, "//") || !strings.HasPrefix(raw, "/") {
-			req.URL.Opaque = "//" + s.Public + raw // a path that begins so
+			req.URL.Opaque = "//" + s.Public + raw // a path that starts so
 		}
 		if res, err := c.Do(req); err == nil {
 			_ = res.Body.Close()

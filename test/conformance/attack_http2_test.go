@@ -47,7 +47,7 @@ func dialH2(t testing.TB, addr string, settings ...http2.Setting) *h2 {
 	return h
 }
 
-// request begins a stream; bad writes are left to who reads.
+// request starts a stream; bad writes are left to anyone who reads.
 func (h *h2) request(stream uint32, endStream bool, fields ...string) error {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: h.block(fields...), EndStream: endStream, EndHeaders: true})
 }
@@ -155,7 +155,7 @@ func TestHTTP2IsNotReadAsAnotherRequest(t *testing.T) {
 		rec.drained()
 	}
 
-	// What begins like HTTP/2 stays HTTP/2: it is no way to another parser.
+	// What starts like HTTP/2 stays HTTP/2: it is no way to another parser.
 	for _, raw := range []string{
 		"PRI * HTTP/2.0\r\n|Host: a\r\n\r\nGET /hidden HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nContent-Length: 3\n\n",
 		"PRI * HTTP/2.0\r\n\r\n|GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -260,7 +260,7 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 			}
 		}
 	})
-	flood("streams that take nothing", func(h *h2) {
+	flood("streams that accept nothing", func(h *h2) {
 		for n := range uint32(400) { // more than there may be
 			if h.request(2*n+1, true, getP...) != nil {
 				return

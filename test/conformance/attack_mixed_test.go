@@ -85,7 +85,7 @@ type asking struct {
 // anyAsking makes a request of a random kind.
 func anyAsking(dice *rand.Rand, token string) asking {
 	body := strings.Repeat("b", dice.IntN(3000))
-	// A body that is a request, for who reads one where none is.
+	// A body that is a request, for anyone who reads one where none is.
 	if dice.IntN(2) == 0 {
 		body = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	}
@@ -109,7 +109,7 @@ func anyAsking(dice *rand.Rand, token string) asking {
 		a.method, a.raw = "POST", []string{line("POST", "Transfer-Encoding: chunked\r\n") + chunk}
 	case 3:
 		a.method, a.raw = "PUT", []string{line("PUT", length), body}
-	case 4: // who says that it waits, and does not
+	case 4: // who reports that it waits, and does not
 		a.method, a.raw = "PUT", []string{line("PUT", "Expect: 100-continue\r\n"+length), body}
 	case 5:
 		a.method, a.raw = "POST", []string{line("POST", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n") + chunk}
@@ -139,7 +139,7 @@ func mixRaw(t *testing.T, addr string, n int, reported *tally) {
 	}
 }
 
-// pipeline sends all on one connection and judges what comes back, in order. It
+// pipeline sends all on one connection and checks what comes back, in order. It
 // returns only what must not be.
 func pipeline(addr string, askings []asking, reported *tally) error {
 	c, err := net.Dial("tcp", addr)

@@ -64,7 +64,7 @@ func autobahn(t *testing.T, build judge.Build, cases []string) (verdicts map[str
 	return verdicts, failed
 }
 
-// details says what a case expected and what came.
+// details reports what a case expected and what came.
 func details(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

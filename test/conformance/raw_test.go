@@ -101,7 +101,7 @@ func responses(t testing.TB, conn net.Conn, want int, quiet time.Duration) (a an
 		}
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
-			t.Fatalf("the answer is no HTTP: %v", err)
+			t.Fatalf("the answer is not HTTP: %v", err)
 		}
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {

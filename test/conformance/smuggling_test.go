@@ -104,7 +104,7 @@ func TestSmugglingIsRefused(t *testing.T) {
 	f("version 2.0", "GET /healthz HTTP/2.0\r\nHost: a\r\n\r\n", 400, 505)
 	f("version 0.9", "GET /healthz HTTP/0.9\r\nHost: a\r\n\r\n", 400, 505)
 	f("NUL in the target", "GET /heal\x00thz HTTP/1.1\r\nHost: a\r\n\r\n")
-	f("method that is no token", "G(T /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+	f("method that is not a token", "G(T /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	f("target without a slash", "GET healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 	f("a TLS greeting", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
 

@@ -140,7 +140,7 @@ func TestDisagreementIsNoticed(t *testing.T) {
 	f(1.5, 1.5, 1.5, 3)
 	f(0, 0, 0, 3)
 	if got := agree(reading{math.NaN(), base.mean, base.p50}, base); len(got) != 1 {
-		t.Errorf("no number is taken for agreement: %v", got)
+		t.Errorf("no number is treated as agreement: %v", got)
 	}
 	if m := median([]reading{{3, 1, 2}, {1, 2, 3}, {2, 3, 1}}); m != (reading{2, 2, 2}) {
 		t.Errorf("median %+v", m)

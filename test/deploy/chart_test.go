@@ -222,7 +222,7 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 }
 
 // TestEveryValueIsDocumentedAndHasAType: values.yaml and its schema name the same keys, and
-// each has a comment above it or above the group that it begins.
+// each has a comment above it or above the group that it starts.
 func TestEveryValueIsDocumentedAndHasAType(t *testing.T) {
 	c := load(t)
 	var s struct {

@@ -291,7 +291,7 @@ func TestBrowserTabsShareAConnection(t *testing.T) {
 		t.Errorf("%d messages of channels that it does not follow, %d connections", others, connections(s))
 	}
 
-	// One that begins with the history catches up beside the others, and joins them.
+	// One that starts with the history catches up beside the others, and joins them.
 	late := shared("news")
 	late["since"] = "0"
 	b.open("late", "", late)

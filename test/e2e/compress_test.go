@@ -19,7 +19,7 @@ import (
 func compressing(t *testing.T, config ...map[string]any) *judge.Server {
 	t.Helper()
 	all := judge.Namespace(map[string]any{"compress": true, "max_message_bytes": 1 << 20, "queue_bytes": 4 << 20})
-	all["push"] = map[string]any{"retry": "300ms"} // each life begins with the slowest client
+	all["push"] = map[string]any{"retry": "300ms"} // each life starts with the slowest client
 	for _, c := range config {
 		for k, v := range c {
 			all[k] = v

@@ -36,7 +36,7 @@ func readManual(t *testing.T, elem ...string) *manual {
 	return m
 }
 
-// commands are the lines that begin with a prompt.
+// commands are the lines that start with a prompt.
 func (m *manual) commands() (lines []string) {
 	for line := range strings.Lines(m.text) {
 		if c, ok := strings.CutPrefix(line, "    $ "); ok {

@@ -155,7 +155,7 @@ func TestCurlOverHTTP2(t *testing.T) {
 		if err := os.WriteFile(small, body[:200_000], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// What is refused before its body is whole is answered all the same (RFC 9113 §8.1).
+		// What is refused before its body is complete is answered all the same (RFC 9113 §8.1).
 		for _, c := range []struct{ args, want string }{
 			{"/nowhere", "404"}, {"-d x /nowhere", "404"}, {"-d {} /api/publish", "401"}, {"-T " + small + " -X POST /limited", "413"}, {"-d x /nowhere", "404"}, {"-d {} /api/publish", "401"}, {"-X DELETE /api/publish", "405"},
 		} {
@@ -193,7 +193,7 @@ func curlFollows(t *testing.T, base []string, url string) {
 		t.Fatalf("the stream ended before %q: %v", prefix, lines.Err())
 		return ""
 	}
-	next("id: ") // it begins with its position
+	next("id: ") // it starts with its position
 	for i := range 3 {
 		data := fmt.Sprintf(`{"n":%d}`, i)
 		answer := command(t, "curl", append(append([]string(nil), base...), "-H", "X-API-Key: "+judge.APIKey, "-d", `{"channel":"curl","data":`+data+`}`, url+"/api/publish")...)

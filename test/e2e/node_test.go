@@ -104,7 +104,7 @@ func (c *crew) on(m *judge.Member) func(line) {
 }
 
 // throughKills publishes while the server is killed and restarted three times,
-// waiting each time until every member is back, and judges the history.
+// waiting each time until every member is back, and checks the history.
 func (c *crew) throughKills(s *judge.Server) { c.through(s, s.Kill) }
 
 // through is throughKills with ends of the kind of end.

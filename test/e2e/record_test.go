@@ -277,7 +277,7 @@ func TestKilledGatewayKeepsWhatItRecorded(t *testing.T) {
 			t.Errorf("%s: read again it has %d tokens and ends with %q; it had %d", k.prompt.Name, again.tokens.Load(), again.ended, k.tokens.Load())
 		}
 	}
-	// Without a position the request begins anew, once.
+	// Without a position the request starts anew, once.
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
@@ -285,7 +285,7 @@ func TestKilledGatewayKeepsWhatItRecorded(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan bool)
 			go func() { ended <- k.once(ctx) }()
-			judge.Eventually(t, 30*time.Second, "the answer begins again", func() bool { return k.tokens.Load() >= 5 })
+			judge.Eventually(t, 30*time.Second, "the answer starts again", func() bool { return k.tokens.Load() >= 5 })
 			cancel()
 			<-ended
 		})

@@ -109,7 +109,7 @@ func goClient(ctx context.Context, t *testing.T, f *judge.Fleet, addr string, r 
 	})
 }
 
-// waitBack returns how long after begin the clients were served by another session than
+// waitBack returns how long after start the clients were served by another session than
 // those counted in before, in order.
 func waitBack(t *testing.T, all []*returner, before []int, begin time.Time) []time.Duration {
 	t.Helper()

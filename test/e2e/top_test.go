@@ -78,7 +78,7 @@ func (x *terminal) eventually(what string) {
 	judge.Eventually(x.t, 30*time.Second, "the terminal shows "+what, func() bool { return strings.Contains(x.shown(), what) })
 }
 
-// restored waits for the end and judges what top left behind.
+// restored waits for the end and checks what top left behind.
 func (x *terminal) restored() {
 	x.t.Helper()
 	select {

@@ -16,7 +16,7 @@ import (
 )
 
 // askHTTP2 sends q over HTTP/2, frame by frame, so that no library corrects it. It
-// returns false for what cannot be said there: it is no request, or more than one, or is
+// returns false for what cannot be said there: it is not a request, or more than one, or is
 // about how HTTP/1.1 frames one, or longer than the first window.
 func askHTTP2(t *testing.T, addr string, q question) (got []reply, ok bool) {
 	t.Helper()

@@ -29,7 +29,7 @@ func malformedRequest(kv ...string) func(*probe) string {
 	}
 }
 
-// No backend may be asked for these.
+// No backend may be requested these.
 const malformedPath, smuggledPath = "/malformed", "/smuggled"
 
 func attacks() []attack {
@@ -300,7 +300,7 @@ func attacksOnFlow() []attack {
 					return p.ended[id]
 				})
 				if p.bodies[id] == nil || p.bodies[id].Len() != 100_000 {
-					return "a body is not whole"
+					return "a body is incomplete"
 				}
 			}
 			return "whole"

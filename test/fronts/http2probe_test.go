@@ -83,7 +83,7 @@ func posting(path string, more ...string) []string {
 	return append([]string{":method", "POST", ":scheme", "http", ":authority", "site.example", ":path", path}, more...)
 }
 
-// open begins a stream.
+// open starts a stream.
 func (p *probe) open(id uint32, ends bool, kv ...string) {
 	p.block(id, ends, fields(kv...))
 }

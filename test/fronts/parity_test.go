@@ -32,7 +32,7 @@ func push() []row {
 	add(0, "publish", one("POST", "/api/publish", `{"channel":"a","data":1}`, key))
 	add(0, "publish without a key", one("POST", "/api/publish", `{"channel":"a","data":1}`))
 	add(0, "publish with another key", one("POST", "/api/publish", `{"channel":"a","data":1}`, "X-API-Key: wrong"))
-	add(0, "publish what is no JSON", one("POST", "/api/publish", `{"channel":`, key))
+	add(0, "publish what is not JSON", one("POST", "/api/publish", `{"channel":`, key))
 	add(0, "publish to no namespace", one("POST", "/api/publish", `{"channel":"nowhere:a","data":1}`, key))
 	add(0, "publish too much", one("POST", "/api/publish", `{"channel":"a","data":"`+strings.Repeat("x", 2<<20)+`"}`, key))
 	add(0, "GET of the publish endpoint", one("GET", "/api/publish", "", key))
@@ -57,7 +57,7 @@ func push() []row {
 	return rows
 }
 
-// replayed says how much of a recording was there when its reader came, which the
+// replayed reports how much of a recording was there when its reader came, which the
 // scheduler decides.
 const replayed = "weir_messages_replayed_total"
 
@@ -125,7 +125,7 @@ func many(n int) (fields []string) {
 	return fields
 }
 
-// mirrored says whether the copy came.
+// mirrored reports whether the copy came.
 func mirrored(c *client) string {
 	judge.Eventually(c.t, 10*time.Second, "the mirror gets a copy", func() bool {
 		c.to.mu.Lock()

@@ -127,7 +127,7 @@ func one(method, target, body string, fields ...string) func(*client) string {
 	}
 }
 
-// fails is a request whose answer is not whole.
+// fails is a request whose answer is incomplete.
 func fails(target string) func(*client) string {
 	return func(c *client) string {
 		res, err := c.ask(c.t.Context(), http.MethodGet, target, nil)
@@ -178,7 +178,7 @@ func trailers(res *http.Response) string {
 
 var volatile = regexp.MustCompile(`(?m)^retry: \d+$|^id: .*$|"epoch":"[^"]*"|"id":"[^"]*"|"time":\d+|urn:uuid:[-0-9a-f]+|00-[0-9a-f]{32}-[0-9a-f]{16}-\d\d|/api/recording\?id=[^"\s]+|127\.0\.0\.1:\d+`)
 
-// normalised takes out what is another each time.
+// normalised removes what is another each time.
 func normalised(text string) string { return volatile.ReplaceAllString(text, "*") }
 
 var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
@@ -290,7 +290,7 @@ func socket(target, say, last string, act func(*client)) func(*client) string {
 	}
 }
 
-// upgrade begins a WebSocket: by Upgrade, or by extended CONNECT (RFC 8441, RFC 9220). Without a
+// upgrade starts a WebSocket: by Upgrade, or by extended CONNECT (RFC 8441, RFC 9220). Without a
 // connection it returns why. Of a status it reports only whether it opens a WebSocket.
 func (c *client) upgrade(target string) (net.Conn, string) {
 	switch c.version {
@@ -457,7 +457,7 @@ var (
 	sameLabels = strings.NewReplacer(`"http2_`, `"`, `"http3_`, `"`)
 )
 
-// difference is what moved between two readings, except what but begins. Counters that
+// difference is what moved between two readings, except what but starts. Counters that
 // appear are from nothing.
 func difference(before, after map[string]float64, but string) string {
 	var lines []string

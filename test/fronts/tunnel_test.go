@@ -31,7 +31,7 @@ func newTunnel(nc net.Conn) *tunnel {
 // open opens the stream and returns its status, or what came in its place.
 func (t *tunnel) open(target string) string {
 	_ = t.SetDeadline(time.Now().Add(10 * time.Second))
-	_, _ = io.WriteString(t.Conn, http2.ClientPreface) // reading says what came of it
+	_, _ = io.WriteString(t.Conn, http2.ClientPreface) // reading reports what came of it
 	_ = t.fr.WriteSettings()
 	f, err := t.fr.ReadFrame()
 	if err != nil {

@@ -69,7 +69,7 @@ func TestGRPCWebInABrowser(t *testing.T) {
 		t.Helper()
 		for _, form := range []string{"text ", "binary "} {
 			if name == "cancel_after_first_response" && form == "binary " {
-				continue // messages come there when the reply is whole
+				continue // messages come there when the reply is complete
 			}
 			if got[form+name] != want {
 				t.Errorf("%s%s: %s, want %s", form, name, got[form+name], want)

@@ -83,7 +83,7 @@ func (m *Member) On(e Event) {
 		to, _ := ParsePosition(gap.To)
 		from, to = m.fleet.place(from), m.fleet.place(to)
 		if from.Epoch != to.Epoch {
-			m.High.Store(to.Offset) // offsets begin anew
+			m.High.Store(to.Offset) // offsets start anew
 		}
 		m.Stream.Gap(gap.Namespace, from, to)
 	}
@@ -100,10 +100,10 @@ type Fleet struct {
 	// Dial makes the subscribers' connections; nil means plain ones.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	// Continued says that each epoch is to continue the one before with the same offsets, so
+	// Continued reports that each epoch is to continue the one before with the same offsets, so
 	// that no gap is expected between them.
 	Continued bool
-	// Single says that each member of Sail follows one channel; otherwise one in ten follows all.
+	// Single reports that each member of Sail follows one channel; otherwise one in ten follows all.
 	Single bool
 
 	ctx context.Context // of the subscribers
@@ -191,7 +191,7 @@ func (f *Fleet) Sessions() []int64 {
 func (f *Fleet) CaughtUp(acked []Acked, within time.Duration) {
 	newest := map[string]uint64{}
 	for _, a := range acked {
-		if a.Epoch == acked[len(acked)-1].Epoch { // offsets begin anew with each
+		if a.Epoch == acked[len(acked)-1].Epoch { // offsets start anew with each
 			newest[a.Channel] = max(newest[a.Channel], a.Offset)
 		}
 	}

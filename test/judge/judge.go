@@ -52,7 +52,7 @@ var ownNode = sync.OnceFunc(func() {
 	}
 })
 
-// A Build says which of the two binaries.
+// A Build reports which of the two binaries.
 type Build int
 
 const (

@@ -60,7 +60,7 @@ type Subscriber struct {
 
 	session int
 	served  int           // the last session for which Served was called
-	retry   time.Duration // what the server asked for
+	retry   time.Duration // what the server requested
 }
 
 func (s *Subscriber) serves() {
@@ -76,7 +76,7 @@ func (s *Subscriber) serves() {
 var errEnd = errors.New("ended by the server")
 
 // Run connects and reads until ctx is done. It returns an error only for an
-// answer that no reconnect can mend: a status other than 200, 101, 429 or 503, a
+// answer that no reconnect can fix: a status other than 200, 101, 429 or 503, a
 // frame or event that is not of the protocol.
 func (s *Subscriber) Run(ctx context.Context) error {
 	for ctx.Err() == nil {

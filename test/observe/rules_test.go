@@ -182,7 +182,7 @@ func mode(name, other string) trial {
 	return trial{[]string{in(name)}, []string{in(other), strings.Replace(in(name), " 1x", " 0x", 1)}}
 }
 
-// counted is the trial of a counter that is to stand still.
+// counted is the trial of a counter that is to pause.
 func counted(name, label string) trial {
 	labels := node
 	if label != "" {

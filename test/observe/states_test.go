@@ -29,7 +29,7 @@ func TestLoadReachesEachState(t *testing.T) {
 	config["eventloop"] = map[string]any{"loops": 1}
 	// The readers and the publishers, whom the race detector slows down, and the tests of other packages
 	// have the same processors: the loop waits for them a good part of the time, however many there are.
-	// What their being busy does to everything else is no cause.
+	// What their being busy does to everything else is not a cause.
 	const busy, full = 0.4, 0.5
 	config["governor"] = governed(map[string]any{"min_samples": 10, "loop_busy": busy, "loop_full": full,
 		"sched_latency": 10, "netpoll": 10, "loop_tick": 10, "lock_wait": 1000, "run_queue": 1000, "run_queue_full": 1000})
@@ -148,7 +148,7 @@ func opens(t *testing.T, w *watch, id string) {
 	if i := slices.IndexFunc(names, func(n string) bool { return strings.Contains(n, "trace") }); i < 0 {
 		t.Error("there is no trace")
 	} else if !bytes.HasPrefix(files[names[i]], []byte("go 1.")) {
-		t.Errorf("%s begins with %q", names[i], files[names[i]][:min(16, len(files[names[i]]))])
+		t.Errorf("%s starts with %q", names[i], files[names[i]][:min(16, len(files[names[i]]))])
 	} else if out, err := exec.Command("go", "tool", "trace", "-pprof=sched", filepath.Join(dir, names[i])).CombinedOutput(); err != nil {
 		t.Errorf("go tool trace: %v\n%.300s", err, out)
 	}

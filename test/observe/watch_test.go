@@ -102,7 +102,7 @@ func (w *watch) ask(path string, query url.Values, v any) bool {
 	return true
 }
 
-// results says how many series an expression has now, and the greatest value.
+// results reports how many series an expression has now, and the greatest value.
 func (w *watch) results(expr string) (n int, most float64) {
 	w.t.Helper()
 	var data struct {
@@ -135,7 +135,7 @@ func (w *watch) value(expr string) float64 {
 	return -1
 }
 
-// alerting says whether the rule of that name holds now: fires, or waits to.
+// alerting reports whether the rule of that name holds now: fires, or waits to.
 func (w *watch) alerting(name string) bool {
 	w.t.Helper()
 	var data struct {

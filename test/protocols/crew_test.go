@@ -49,7 +49,7 @@ func (m *member) received(offset uint64, payload string) {
 }
 
 // A crew is a set of subscriptions that live through anything, and the history that
-// judges them.
+// checks them.
 type crew struct {
 	t       *testing.T
 	checker *history.Checker

@@ -303,7 +303,7 @@ func runScript(t *testing.T, dir, script string, port func(string) string) []byt
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd.Stdout, cmd.Stderr = log, log // a file: what is left running does not hold up Wait
+	cmd.Stdout, cmd.Stderr = log, log // a file: what is left running does not block Wait
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

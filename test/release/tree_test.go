@@ -180,7 +180,7 @@ func TestTheChangelogIsInItsForm(t *testing.T) {
 				t.Errorf("CHANGELOG.md:%d: %q: want \"## Unreleased\" or \"## 1.2.3\"", i+1, line)
 			}
 		case strings.HasPrefix(line, "- ") && !entry.MatchString(line):
-			t.Errorf("CHANGELOG.md:%d: %.60q: an entry begins with its mark, such as [BUGFIX]", i+1, line)
+			t.Errorf("CHANGELOG.md:%d: %.60q: an entry starts with its mark, such as [BUGFIX]", i+1, line)
 		}
 	}
 	if sections == 0 {

@@ -113,9 +113,9 @@ func dribbles(text string, pace time.Duration) script {
 	}
 }
 
-// What a client may get instead of a reply that is whole.
+// What a client may get instead of a reply that is complete.
 const (
-	isCut = -1 // the reply begins with 200, and its end is seen to be missing
+	isCut = -1 // the reply starts with 200, and its end is seen to be missing
 )
 
 // A sickness is a backend and what a client and the counters must say of it.
@@ -243,7 +243,7 @@ func (s *sickness) ask(t *testing.T, addr, path, version string) {
 	body, err := io.ReadAll(res.Body)
 	switch {
 	case s.status == isCut && err == nil:
-		t.Errorf("HTTP/%s: a body that was cut is taken for whole: %q", version, raw.String())
+		t.Errorf("HTTP/%s: a body that was cut is treated as whole: %q", version, raw.String())
 	case s.status == isCut && res.StatusCode == 200:
 	case err != nil:
 		t.Errorf("HTTP/%s: %d and %v", version, res.StatusCode, err)

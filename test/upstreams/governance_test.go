@@ -238,7 +238,7 @@ func TestWhatARouteRefuses(t *testing.T) {
 	f("DELETE", "/orders", "", 405, "")
 }
 
-// announced says that a body of n bytes is to come, and reads the answer before it
+// announced reports that a body of n bytes is to come, and reads the answer before it
 // does.
 func announced(t *testing.T, g *judge.Server, n, status int) {
 	t.Helper()
@@ -417,7 +417,7 @@ func TestATraceIsPropagated(t *testing.T) {
 	f("00-"+id+"-"+span+"-00", id, "00", "vendor=1")
 	const sampledAndRandom = "03"
 	f("", "", sampledAndRandom, "")                                           // a state without a parent is dropped
-	f("00-"+strings.Repeat("0", 32)+"-"+span+"-01", "", sampledAndRandom, "") // Trace Context §3.2.2: not valid, begin anew
+	f("00-"+strings.Repeat("0", 32)+"-"+span+"-01", "", sampledAndRandom, "") // Trace Context §3.2.2: not valid, start anew
 	f("00-"+id+"-"+strings.Repeat("0", 16)+"-01", "", sampledAndRandom, "")
 	f("ff-"+id+"-"+span+"-01", "", sampledAndRandom, "")
 	f("nonsense", "", sampledAndRandom, "")

@@ -36,7 +36,7 @@ func TestTheConfigurationsOfTheHowtosLoad(t *testing.T) {
 		}
 		blocks := block.FindAllStringSubmatch(string(text), -1)
 		if n := len(fence.FindAll(text, -1)); n != len(blocks) {
-			t.Errorf("%s: %d of %d YAML blocks begin with a file's name", filepath.Base(page), len(blocks), n)
+			t.Errorf("%s: %d of %d YAML blocks start with a file's name", filepath.Base(page), len(blocks), n)
 		}
 		dir := t.TempDir()
 		for i, b := range blocks {

@@ -30,7 +30,7 @@ type reservoir struct {
 
 	given         atomic.Int64 // bytes
 	giving, quit  atomic.Int64 // requests of the source: started, and left by their clients
-	taking, short atomic.Int64 // requests of the sink: started, and ended before they were whole
+	taking, short atomic.Int64 // requests of the sink: started, and ended before they were complete
 	take          chan struct{}
 }
 
@@ -132,7 +132,7 @@ func TestStuckTransfersHoldBoundedMemoryAndAbandonedOnesEnd(t *testing.T) {
 		t.Errorf("%d transfers have ended already", n)
 	}
 	for _, c := range clients {
-		// A reset: an orderly end would stand behind the bytes that are not read.
+		// A reset: an orderly end would appear behind the bytes that are not read.
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}

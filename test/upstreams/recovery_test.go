@@ -91,7 +91,7 @@ type course struct {
 	single bool           // there is no other peer
 	config map[string]any // of the cluster; the rest is at its defaults
 	refuse bool           // nothing listens meanwhile
-	spared bool           // balancing avoids it so well that it need not be taken out
+	spared bool           // balancing avoids it so well that it need not be removed
 	ail    func(p *patient, w http.ResponseWriter, r *http.Request)
 
 	path string

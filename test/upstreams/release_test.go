@@ -53,7 +53,7 @@ func newRelease(t *testing.T, name string, delay time.Duration, failing float64)
 	return v
 }
 
-// cluster of this one alone, which nothing takes out: what is tested is the split.
+// cluster of this one alone, which nothing removes: what is tested is the split.
 func (v *release) cluster() map[string]any {
 	return map[string]any{"name": v.name, "peers": []any{map[string]any{"address": v.address}},
 		"outlier": map[string]any{"enabled": false}, "breaker": map[string]any{"enabled": false}, "retry": map[string]any{"attempts": 1}}

@@ -173,7 +173,7 @@ func covers(wide, host string) bool {
 	return wide == host || wild && strings.HasSuffix(host, suffix) && len(host) > len(suffix)
 }
 
-// verdict says what is wrong with the rules: refused if none can be programmed, partial if
+// verdict reports what is wrong with the rules: refused if none can be programmed, partial if
 // some cannot.
 func (r *route) verdict() (refused, partial problem) {
 	var messages []string

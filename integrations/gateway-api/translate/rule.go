@@ -48,7 +48,7 @@ func validHost(h string) bool {
 	return err == nil
 }
 
-// pathKind says how a path is compared.
+// pathKind reports how a path is compared.
 type pathKind uint8
 
 const (

@@ -40,7 +40,7 @@ type place struct {
 
 // tabulate lays entries, the oldest first, out as routes of Weir's, which choose the most
 // specific path and then among the routes of that path alone. So each path has, after its
-// own, the entries of all less specific paths that cover it, until one takes everything.
+// own, the entries of all less specific paths that cover it, until one accepts everything.
 // What none takes is answered 404.
 func tabulate(entries []entry) []policy.RouteConfig {
 	byHost := map[string][]entry{}

@@ -48,7 +48,7 @@ type Options struct {
 	// Port is the port of the only listeners that can be programmed: a Weir has one public
 	// listener.
 	Port gw.PortNumber
-	// HTTPS says that this port speaks TLS. False: plain HTTP.
+	// HTTPS reports that this port speaks TLS. False: plain HTTP.
 	HTTPS bool
 	// Addresses are those of the Service before Weir.
 	Addresses []gw.GatewayStatusAddress

@@ -59,11 +59,11 @@ type Config struct {
 	// KeySets are further keys that verify tokens, by name, for protocols whose tokens are
 	// signed by others than those of auth: mercure and centrifuge name them.
 	KeySets map[string]auth.KeySet `json:"key_sets" reload:"live"`
-	// Auth says who may subscribe and publish.
+	// Auth specifies who may subscribe and publish.
 	Auth auth.Config `json:"auth" reload:"live"`
 	// Broker stores messages and brings them to every node.
 	Broker Broker `json:"broker" reload:"restart"`
-	// Push is what subscribers get besides messages, and what they may ask for.
+	// Push is what subscribers get besides messages, and what they may request.
 	Push push.Config `json:"push" reload:"restart"`
 	// Downstream is what an HTTP client may take in time and size.
 	Downstream downstream.Config `json:"downstream" reload:"restart"`
@@ -134,7 +134,7 @@ const (
 	BrokerMemory = "memory"
 )
 
-// AccessLog says where the access log goes.
+// AccessLog specifies where the access log goes.
 type AccessLog struct {
 	// File gets a JSON object per line: "stdout", "stderr", or a path that is
 	// appended to; a reload opens it again, so that it may be rotated. Empty means that
@@ -142,7 +142,7 @@ type AccessLog struct {
 	File string `json:"file" reload:"live"`
 }
 
-// Reload says when the configuration is read again. Always at SIGHUP, and at POST
+// Reload specifies when the configuration is read again. Always at SIGHUP, and at POST
 // /api/reload on the admin listener. If anything is wrong, nothing changes, and the error
 // is logged. Keys that a reload does not apply are logged as waiting for a restart.
 type Reload struct {

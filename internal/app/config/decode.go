@@ -17,7 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// A KeyError says what is wrong with one key and where it was written.
+// A KeyError reports what is wrong with one key and where it was written.
 type KeyError struct {
 	Source  string // a file's name, a variable, a flag
 	Line    int    // in a file, from 1; 0 means unknown
@@ -39,7 +39,7 @@ func (e *KeyError) Error() string {
 	return b.String() + ": " + redact.Text(e.Problem)
 }
 
-// Hint says what to write instead; it may be empty.
+// Hint reports what to write instead; it may be empty.
 func (e *KeyError) Hint() string { return redact.Text(e.hint) }
 
 // A decoder writes one source over a configuration. It continues after a problem,
@@ -272,7 +272,7 @@ func (d *decoder) integer(n *yaml.Node, path string, f field, v reflect.Value) b
 		// Underscores are YAML's own ("1_000_000"); signs and 0x are read by base 0.
 		x, err = strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, 64)
 		if err != nil {
-			err = fmt.Errorf("%.40q is no integer or too large", n.Value)
+			err = fmt.Errorf("%.40q is not an integer or too large", n.Value)
 		}
 	default:
 		d.mismatch(n, path, f, v.Type())
@@ -322,7 +322,7 @@ func (d *decoder) refuse(n *yaml.Node, path string, f field, err error) {
 
 func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {
 	if path == "" {
-		d.problem(n, "", "begin with: weir config default > weir.yaml", "want keys with values, have %s", has(n, f.secret))
+		d.problem(n, "", "start with: weir config default > weir.yaml", "want keys with values, have %s", has(n, f.secret))
 		return
 	}
 	hint := ""

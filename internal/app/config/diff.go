@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A Class says when a change of a key takes effect in a running server. It is the tag
+// A Class reports when a change of a key takes effect in a running server. It is the tag
 // `reload:"…"` of a key, or of the nearest section around it that has one.
 type Class string
 

@@ -37,7 +37,7 @@ func TestEveryKeyIsComparedExhaustively(t *testing.T) {
 		changes := Diff(old, now)
 		if isNameKey(k) {
 			if len(changes) == 0 {
-				t.Errorf("%s: a new name is no change", k.path)
+				t.Errorf("%s: a new name is not a change", k.path)
 			}
 			continue // an entry of another name is another entry
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// envPrefix begins the name of every variable of ours.
+// envPrefix starts the name of every variable of ours.
 const envPrefix = "WEIR_"
 
 // envName is the variable of a path: "broker.nats.dir" → WEIR_BROKER_NATS_DIR.

@@ -64,7 +64,7 @@ func within(path, outer string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// split parts a message into the path of the key that it begins with, in the form
+// split parts a message into the path of the key that it starts with, in the form
 // "log: level: …" or "route \"name\": limits: …", and the rest, which says what is wrong.
 func (f *findings) split(msg string) (path, cause string) {
 	for {

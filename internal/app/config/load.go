@@ -22,7 +22,7 @@ type Sources struct {
 	File string
 	// Text is read in place of File, which then only names it in messages. Nil: File is read.
 	Text []byte
-	// Env is os.Environ(): variables that begin with WEIR_ are read. An empty
+	// Env is os.Environ(): variables that start with WEIR_ are read. An empty
 	// variable counts as not set.
 	Env []string
 	// Flags override everything, the last one for a key wins.
@@ -45,7 +45,7 @@ func ParseSet(s string) (Override, error) {
 	return Override{Flag: "--set", Key: k, Value: v}, nil
 }
 
-// Origins says where each value came from: path → file and line, variable or
+// Origins reports where each value came from: path → file and line, variable or
 // flag. What is not in it is a default.
 type Origins map[string]string
 
@@ -153,7 +153,7 @@ func readYAML(name string, b []byte, v reflect.Value, origins Origins) []error {
 	}
 	var more yaml.Node
 	if err := dec.Decode(&more); err == nil {
-		d.problem(&more, "", "keep one document per file", "a second document begins")
+		d.problem(&more, "", "keep one document per file", "a second document starts")
 	} else if !errors.Is(err, io.EOF) {
 		return append(d.problems, syntaxError(name, err))
 	}

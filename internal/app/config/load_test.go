@@ -219,13 +219,13 @@ func TestValidateNamesTheKey(t *testing.T) {
 	}
 	f("log.level=wran", `log: level: "wran" is none of debug, info, warn, error`, "did you mean warn?")
 	f("auth.leeway=1h", `auth.leeway: 1h0m0s is not within`, "")
-	f("listen=8000", `listen: "8000" is no address`, "write host:port")
+	f("listen=8000", `listen: "8000" is not an address`, "write host:port")
 	f("listen=127.0.0.1:http", `the port is not within 0..65535`, "write host:port")
-	f("admin.listen=x", `admin: listen: "x" is no address`, "write host:port")
+	f("admin.listen=x", `admin: listen: "x" is not an address`, "write host:port")
 	f("broker.kind=redis", `broker: kind: "redis" is none of nats, memory`, "")
 	f(`namespaces=[{"name":"a"},{"name":"a"}]`, `namespaces[1]: name: "a" is taken by namespaces[0]`, "")
 	f(`namespaces=[{"name":"a.b"}]`, `namespaces[0]: namespace "a.b": name:`, "")
-	f("broker.nats.url=4222", `broker: nats: url: "4222" is no address`, "")
+	f("broker.nats.url=4222", `broker: nats: url: "4222" is not an address`, "")
 	f("broker.nats.prefix=a-b", `broker: nats: prefix: "a-b" is not`, "")
 	f("push.max_channels=1000", `push: max_channels: 1000 is not within`, "")
 	f("downstream.max_line=40000", `downstream: max_line: 40000 is not within`, "")
@@ -248,7 +248,7 @@ func TestInvalidValuesAreLocated(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("no problem begins with %q:\n%v", start, err)
+		t.Errorf("no problem starts with %q:\n%v", start, err)
 	}
 	f(name + ":2: log: level: ")
 	f("WEIR_LOG_FORMAT: log: format: ")
@@ -515,7 +515,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	}
 	for i, w := range want {
 		if i >= len(got) || !slices.ContainsFunc(got, func(g string) bool { return strings.HasPrefix(g, w) }) {
-			t.Errorf("no problem begins with %q", w)
+			t.Errorf("no problem starts with %q", w)
 		}
 	}
 	if len(got) != len(want) {

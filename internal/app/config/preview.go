@@ -1,6 +1,6 @@
 package config
 
-// A Preview says what a reload would change.
+// A Preview reports what a reload would change.
 type Preview struct {
 	Changes []Change `json:"changes"`
 	// Applied are the keys that would take effect, Waiting those that would wait for a

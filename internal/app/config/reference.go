@@ -32,7 +32,7 @@ func docKey(f field) string {
 
 const modulePath = "github.com/weir-gateway/weir/"
 
-// keyed puts the key in place of the Go name that a comment begins with by
+// keyed puts the key in place of the Go name that a comment starts with by
 // habit: "HistorySize bounds …" → "history_size bounds …".
 func keyed(doc string, f field) string {
 	if rest, ok := strings.CutPrefix(doc, f.name+" "); ok {

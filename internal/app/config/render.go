@@ -16,7 +16,7 @@ import (
 )
 
 // Effective returns c as YAML. Secrets are shown as "[redacted]", wherever they are: in
-// fields and header maps of their own, in URLs, in data source names. With origins, a value that is no default says at the
+// fields and header maps of their own, in URLs, in data source names. With origins, a value that is not a default says at the
 // end of its line where it came from.
 func (c Config) Effective(origins Origins) string {
 	r := renderer{origins: origins, redact: true}

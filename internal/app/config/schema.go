@@ -74,7 +74,7 @@ type field struct {
 }
 
 // fieldsOf returns the keys of section t in the order of its source. A field
-// without a json tag, or with "-", is no key; embedded structs are inlined.
+// without a json tag, or with "-", is not a key; embedded structs are inlined.
 func fieldsOf(t reflect.Type) []field {
 	var all []field
 	for i := range t.NumField() {

@@ -25,7 +25,7 @@ func isSize(key string) bool { return key == "bytes" || strings.HasSuffix(key, "
 
 // parseSize reads "64KiB", "1.5 MB" is refused: a size is a whole number of units.
 func parseSize(s string) (int64, error) {
-	bad := fmt.Errorf("%.40q is no size; write for example 65536, 64KiB or 1GiB", s)
+	bad := fmt.Errorf("%.40q is not a size; write for example 65536, 64KiB or 1GiB", s)
 	i := 0
 	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
 		i++

@@ -66,7 +66,7 @@ func TestASizeMayBeWithoutLimit(t *testing.T) {
 		t.Errorf("it is shown as\n%s", c.Effective(nil))
 	}
 	for _, routes := range []string{`[{"limits":{"max_body":-2}}]`, `[{"openapi":{"max_body":-1}}]`} {
-		if _, err := f(routes); err == nil || !strings.Contains(err.Error(), "is no size") {
+		if _, err := f(routes); err == nil || !strings.Contains(err.Error(), "is not a size") {
 			t.Errorf("%s: %v", routes, err)
 		}
 	}

@@ -72,7 +72,7 @@ func validate(path string, v reflect.Value) []error {
 }
 
 // at leads err with the path of what it is about; its hint stays reachable.
-// Errors that already begin with it are left alone.
+// Errors that already start with it are left alone.
 func at(path string, err error) error {
 	if strings.HasPrefix(err.Error(), path+".") || strings.HasPrefix(err.Error(), path+"[") {
 		return err
@@ -111,7 +111,7 @@ func checkListen(key, addr string) error {
 	const hint = "write host:port, for example 127.0.0.1:8000 or :8000"
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return WithHint(fmt.Errorf("%s: %.60q is no address", key, addr), hint)
+		return WithHint(fmt.Errorf("%s: %.60q is not an address", key, addr), hint)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		return WithHint(fmt.Errorf("%s: %.60q: the port is not within 0..65535", key, addr), hint)

@@ -58,7 +58,7 @@ func caddyTokens(file, s string) ([]caddyToken, error) {
 		default:
 			text, n, ok := caddyWord(s[i:])
 			if !ok {
-				return nil, problem(file, line, "", "what begins here with %q is not closed", s[i:i+1])
+				return nil, problem(file, line, "", "what starts here with %q is not closed", s[i:i+1])
 			}
 			plain := c != '"' && c != '`' && !strings.HasPrefix(s[i:], "<<")
 			all = append(all, caddyToken{text: text, line: line, plain: plain, brace: plain && (text == "{" || text == "}")})
@@ -72,7 +72,7 @@ func caddyTokens(file, s string) ([]caddyToken, error) {
 	return all, nil
 }
 
-// caddyWord reads the word that s begins with, and returns it and its length.
+// caddyWord reads the word that s starts with, and returns it and its length.
 func caddyWord(s string) (word string, n int, ok bool) {
 	switch s[0] {
 	case '"':
@@ -173,7 +173,7 @@ func (p *caddyParser) block(depth int) ([]*directive, error) {
 	return all, nil
 }
 
-// directive reads words to the end of the line, and the block that begins there.
+// directive reads words to the end of the line, and the block that starts there.
 func (p *caddyParser) directive(depth int) (*directive, error) {
 	d := &directive{line: p.tokens[p.at].line}
 	line := d.line

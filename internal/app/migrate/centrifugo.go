@@ -160,7 +160,7 @@ func (t centrifugo) listeners() {
 	t.changed(at, "the admin listener has metrics, profiles and Weir's page; the server API stays on the public listener")
 }
 
-// tlsState says what became of TLS.
+// tlsState reports what became of TLS.
 type tlsState uint8
 
 const (
@@ -200,7 +200,7 @@ func (t centrifugo) tls(h *node) tlsState {
 		t.out.at("tls").set("client_auth", "require", "")
 		t.out.at("tls").set("client_ca_files", []string{ca}, "")
 	} else if at != nil {
-		t.note(Untaken, at, "Weir reads authorities from files: clients are not asked for certificates", "write it to a file; tls.client_auth: require, tls.client_ca_files")
+		t.note(Untaken, at, "Weir reads authorities from files: clients need no certificate", "write it to a file; tls.client_auth: require, tls.client_ca_files")
 		return tlsLost
 	}
 	return tlsDone
@@ -227,7 +227,7 @@ func (t centrifugo) api() {
 		prefix = "/api"
 	}
 	if !strings.HasPrefix(prefix, "/") || len(strings.TrimRight(prefix, "/")) < 2 || strings.ContainsAny(prefix, "*?# ") {
-		t.untaken(at, "it is no path that can be taken", "centrifuge.api_prefix")
+		t.untaken(at, "it is not a path that can be taken", "centrifuge.api_prefix")
 		prefix = "/api"
 	}
 	if mode, at := t.text(t.root, "http_api.error_mode"); mode == "transport" {
@@ -348,7 +348,7 @@ func (t centrifugo) remaining() {
 	}
 	if name, at := t.text(t.root, "node.name"); at != nil {
 		if err := (cluster.Config{Name: name}).Validate(); err != nil {
-			t.untaken(at, "it is no name of a node: "+err.Error(), "cluster.name")
+			t.untaken(at, "it is not a name of a node: "+err.Error(), "cluster.name")
 		} else {
 			t.out.at("cluster").set("name", name, "")
 		}
@@ -422,7 +422,7 @@ func (t *translation) logLevel(n *node, path string) {
 		t.out.at("log").set("level", "error", "was "+level)
 		t.changed(at, "error is the highest level")
 	default:
-		t.untaken(at, "it is no level", "log.level: debug, info, warn or error")
+		t.untaken(at, "it is not a level", "log.level: debug, info, warn or error")
 	}
 }
 

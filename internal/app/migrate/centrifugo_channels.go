@@ -36,7 +36,7 @@ func (t centrifugo) broker() {
 		b.set("kind", "nats", says)
 		t.changed(at, "%s", says)
 	default:
-		t.untaken(at, fmt.Sprintf("%.40q is no engine", kind), "broker.kind is nats or memory")
+		t.untaken(at, fmt.Sprintf("%.40q is not an engine", kind), "broker.kind is nats or memory")
 	}
 	if n := t.root.at("broker.nats"); n != nil && kind == "redisnats" {
 		t.natsBroker(b.at("nats"), at)
@@ -61,7 +61,7 @@ func (t centrifugo) natsBroker(to *section, kind *node) {
 	}
 	for u := range strings.SplitSeq(address, ",") {
 		if p, err := url.Parse(strings.TrimSpace(u)); err != nil || p.Host == "" {
-			t.untaken(at, "it is no address of NATS", "broker.nats.url")
+			t.untaken(at, "it is not an address of NATS", "broker.nats.url")
 			return
 		}
 	}
@@ -82,7 +82,7 @@ func (t *translation) natsPrefix(in *node, to *section) {
 	}
 	if len(prefix) <= 32 && regexp.MustCompile(`^[A-Za-z0-9_]+$`).MatchString(prefix) {
 		to.set("prefix", prefix, "the subjects are Weir's own: others do not find Centrifugo's there")
-		t.changed(at, "subjects and streams begin with it, but are not those of Centrifugo")
+		t.changed(at, "subjects and streams start with it, but are not those of Centrifugo")
 		return
 	}
 	t.untaken(at, "a prefix is 1 to 32 letters, digits and _", "broker.nats.prefix")
@@ -98,11 +98,11 @@ func (t centrifugo) namespaces() {
 	names := []string{hub.DefaultNamespace}
 	list := t.root.at("channel.namespaces")
 	if list != nil && list.kind != 0 && list.items == nil && list.value != "" {
-		t.untaken(list, "it is no list of namespaces", "")
+		t.untaken(list, "it is not a list of namespaces", "")
 	}
 	for _, in := range itemsOf(list) {
 		if in.kind != object {
-			t.untaken(in, "it is no namespace", "")
+			t.untaken(in, "it is not a namespace", "")
 			continue
 		}
 		name, at := t.text(in, "name")
@@ -181,7 +181,7 @@ func (t centrifugo) namespace(name string, in *node) {
 	}
 }
 
-// withoutHistory names the options that ask for recovery where nothing is kept.
+// withoutHistory names the options that request recovery where nothing is kept.
 func (t centrifugo) withoutHistory(in *node) {
 	for _, key := range []string{"force_recovery", "allow_recovery", "force_positioning", "allow_positioning", "auto_cache_recover"} {
 		if on, at := t.flag(in, key); on {
@@ -222,7 +222,7 @@ func (t centrifugoBackends) eventProxies(name string, in *node, to *section) {
 			which = defaultProxy
 		}
 		if !t.useProxy(event, which, at) {
-			t.note(Security, at, "the backend is not asked for channels of namespace "+name+": what namespace and token allow counts", "")
+			t.note(Security, at, "the backend is not queried for channels of namespace "+name+": what namespace and token allow counts", "")
 			continue
 		}
 		to.set(event+"_proxy", true, "")
@@ -268,7 +268,7 @@ func (t centrifugoBackends) useProxy(event, name string, at *node) bool {
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		t.note(Untaken, endpointAt, "backends are asked by HTTP, and this is no such address", "centrifuge.proxies."+event+".endpoint")
+		t.note(Untaken, endpointAt, "backends are queried by HTTP, and this is no such address", "centrifuge.proxies."+event+".endpoint")
 		return false
 	}
 	to := all.at(event)
@@ -332,7 +332,7 @@ func (t *translation) staticHeaders(in *node, to *section) {
 	}
 	set := func(name, value string, at *node) {
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-			t.untaken(at, "it is no header field", "")
+			t.untaken(at, "it is not a header field", "")
 			return
 		}
 		if strings.EqualFold(name, "authorization") || strings.Contains(strings.ToLower(name), "key") || strings.Contains(strings.ToLower(name), "token") {

@@ -113,7 +113,7 @@ func (t environment) envItem6(name string, v *node) bool {
 			}
 		}
 		if item == nil {
-			t.untaken(v, fmt.Sprintf("no item of %s has a name that it begins with", path), "name the item in CENTRIFUGO_"+strings.ToUpper(envName6(path)))
+			t.untaken(v, fmt.Sprintf("no item of %s has a name that it starts with", path), "name the item in CENTRIFUGO_"+strings.ToUpper(envName6(path)))
 			return true
 		}
 		if k, ok := strings.CutPrefix(key, "http_"); ok && k != "headers" {

@@ -8,7 +8,7 @@ import (
 
 // Centrifugo 6 has sections where 5 has words joined by underscores. centrifugoKeys
 // are the keys of 5 and where they stand in 6. A key that both have is one of 5 if its
-// value is no section.
+// value is not a section.
 var centrifugoKeys = func() map[string]string {
 	m := map[string]string{
 		"address": "http_server.address", "port": "http_server.port",

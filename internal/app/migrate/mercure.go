@@ -261,7 +261,7 @@ func (t mercureHub) hub() {
 		if n, ok := bytesOf(s); ok && n >= 1 && n <= 64<<20 {
 			m.set("max_body", n, "")
 		} else {
-			t.note(Untaken, at, "it is no size from 1 byte to 64 MiB", "mercure.max_body")
+			t.note(Untaken, at, "it is not a size from 1 byte to 64 MiB", "mercure.max_body")
 		}
 	}
 	t.origins(in, "cors_origins")
@@ -274,7 +274,7 @@ func (t mercureHub) publishOrigins(in *node, m *section) {
 	var taken []string
 	for _, o := range all {
 		if err := (mercure.Config{PublishOrigins: []string{o}}).Validate(); err != nil {
-			t.note(Untaken, at, fmt.Sprintf("%.60q is no origin", printable(o)), "mercure.publish_origins")
+			t.note(Untaken, at, fmt.Sprintf("%.60q is not an origin", printable(o)), "mercure.publish_origins")
 		} else if !slices.Contains(taken, o) {
 			taken = append(taken, o)
 		}
@@ -300,7 +300,7 @@ func (t mercureHub) hubTimes(in *node, m *section) {
 			m.set("connection_life", hubDuration(d), "at random, from 80 to 100 % of it")
 			t.changed(at, "a stream ends at a random time from 80 to 100 %% of it, so that not all come back at once")
 		default:
-			t.note(Untaken, at, "less than 1s is no time to stay connected", "mercure.connection_life")
+			t.note(Untaken, at, "less than 1s is not a time to stay connected", "mercure.connection_life")
 		}
 	}
 	if s, at := t.first(in, "cookie_name"); at != nil {
@@ -309,7 +309,7 @@ func (t mercureHub) hubTimes(in *node, m *section) {
 			key = "cookie_08"
 		}
 		if err := (mercure.Config{Cookie: s}).Validate(); err != nil {
-			t.note(Untaken, at, "it is no name of a cookie", "mercure."+key)
+			t.note(Untaken, at, "it is not a name of a cookie", "mercure."+key)
 			return
 		}
 		m.set(key, s, "")
@@ -342,7 +342,7 @@ func (t mercureHub) span1(in *node, name string) (time.Duration, *node) {
 	}
 	var d hub.Duration
 	if err := d.UnmarshalText([]byte(s)); err != nil {
-		t.note(Untaken, at, fmt.Sprintf("%.40q is no duration", s), "")
+		t.note(Untaken, at, fmt.Sprintf("%.40q is not a duration", s), "")
 		return 0, nil
 	}
 	return time.Duration(d), at
@@ -378,7 +378,7 @@ func (t mercureHub) hubAddress() string {
 		all = []string{"localhost"}
 	}
 	if len(all) > 1 {
-		t.changed(at, "Weir answers for every name; the first, %s, is taken for its URL", printable(all[0]))
+		t.changed(at, "Weir answers for every name; the first, %s, is treated as its URL", printable(all[0]))
 	}
 	s := all[0]
 	scheme, rest, ok := strings.Cut(s, "://")

@@ -73,7 +73,7 @@ func (t mercureHub) hubKey(role string, words []string, at *node, to *section) b
 	}
 	if file, ok := strings.CutPrefix(key, "{file."); ok {
 		to.set("hmac_secret_file", strings.TrimSuffix(file, "}"), "a secret; a PEM belongs in public_keys, with file")
-		t.changed(at, "the file is taken for a secret; if it is a PEM, it belongs in public_keys of the key set, with file")
+		t.changed(at, "the file is treated as a secret; if it is a PEM, it belongs in public_keys of the key set, with file")
 		return true
 	}
 	if strings.HasPrefix(key, "{env.") || strings.HasPrefix(key, "{$") {
@@ -179,7 +179,7 @@ func (t mercureHub) transport(in *node, ns *section) {
 	if s, urlAt := t.first(in, "transport_url"); urlAt != nil && at == nil {
 		u, err := url.Parse(s)
 		if err != nil {
-			t.note(Untaken, urlAt, "it is no URL", "")
+			t.note(Untaken, urlAt, "it is not a URL", "")
 		} else {
 			name, at = u.Scheme, urlAt
 			if n, err := strconv.Atoi(u.Query().Get("size")); err == nil {
@@ -340,13 +340,13 @@ var mercureReasons = []reason{
 	{"site.encode", "compression is the namespace's", "namespaces[].compress"},
 	{"site.log", "there is an access log for routes, without query strings", "access_log.file"},
 	{"site.log_skip", "there is an access log for routes alone", "access_log.file"},
-	{"site.respond", "Weir is no server of pages", "routes, or the proxy before it"},
+	{"site.respond", "Weir does not serve pages", "routes, or the proxy before it"},
 	{"site.header", "headers are those of routes", "routes[]"},
 	{"site.reverse_proxy", "Weir can be that proxy, but the directive is not translated", "routes and clusters: docs/howto/proxy.md"},
-	{"site.file_server", "Weir is no server of files", "routes to one that is"},
-	{"site.root", "Weir is no server of files", "routes to one that is"},
-	{"site.php_server", "Weir is no server of PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
-	{"site.php_fastcgi", "Weir is no server of PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
+	{"site.file_server", "Weir does not serve files", "routes to one that is"},
+	{"site.root", "Weir does not serve files", "routes to one that is"},
+	{"site.php_server", "Weir does not serve PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
+	{"site.php_fastcgi", "Weir does not serve PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
 	{"site", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
 	{"caddy.options", "they are Caddy's", "listen, tls and log"},
 	{"caddy", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
@@ -360,7 +360,7 @@ var mercureReasons = []reason{
 	{"env.ACME_CERT_DIR", "accounts and certificates of an ACME authority are not translated", "tls.acme, or tls.certificates"},
 	{"env.COMPRESS", "compression is the namespace's", "namespaces[].compress"},
 	{"env.DEBUG", "the level of the log", "log.level: debug"},
-	{"env.USE_FORWARDED_HEADERS", "whose word is taken for a client's address is said by network", "trusted.proxies"},
+	{"env.USE_FORWARDED_HEADERS", "the proxies trusted for a client's address are listed by network", "trusted.proxies"},
 	{"env.READ_TIMEOUT", "the time for a request's head and body has bounds of its own", "downstream.head_timeout, downstream.body_timeout"},
 	{"env.METRICS_", "metrics are at /metrics of the admin listener", "admin.listen"},
 }

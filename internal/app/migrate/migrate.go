@@ -40,7 +40,7 @@ type Result struct {
 	Notes []Note
 	// Keys is how many values the input had, Secrets how many secrets the output has.
 	Keys, Secrets int
-	// Redacted says that these are placeholders.
+	// Redacted reports that these are placeholders.
 	Redacted bool
 
 	file string
@@ -66,7 +66,7 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 	case Reverb:
 		err = reverb{soketi{t}}.translate(data)
 	default:
-		err = config.WithHint(fmt.Errorf("%q is no server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
+		err = config.WithHint(fmt.Errorf("%q is not a server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
 	}
 	if err != nil {
 		return nil, err

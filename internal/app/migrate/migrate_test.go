@@ -240,7 +240,7 @@ func TestWhatCannotBeReadIsSaidWithItsPlace(t *testing.T) {
 	f(Mercure, "Caddyfile", "localhost {\n respond 200\n}\n", "no site with a directive mercure")
 	f(Mercure, "caddy.json", "{}", "Caddy's JSON is not read")
 	f(Soketi, "s.json", "{", "s.json:1: ")
-	f("nchan", "x", "{}", `"nchan" is no server`)
+	f("nchan", "x", "{}", `"nchan" is not a server`)
 }
 
 // What Weir refuses is brought to what it takes, or left out, and said.
@@ -269,20 +269,20 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	c(`{"client":{"token":{"jwks_public_endpoint":"http://keys.example/jwks"}}}`, "left out: ")
 	c(`{"client":{"ping_interval":"5s","pong_timeout":"8s"}}`, "each answered before the next")
 	c(`{"client":{"channel_limit":1000000}}`, "was 1000000; Weir takes 1 to 10000")
-	c(`{"client":{"channel_limit":"many"}}`, `"many" is no number`)
-	c(`{"client":{"ping_interval":"soon"}}`, `"soon" is no duration`)
+	c(`{"client":{"channel_limit":"many"}}`, `"many" is not a number`)
+	c(`{"client":{"ping_interval":"soon"}}`, `"soon" is not a duration`)
 	c(`{"client":{"insecure":"perhaps"}}`, "neither true nor false")
-	c(`{"client":{"allowed_origins":["shop.example","https://ok.example"]}}`, `"shop.example" is no origin`)
+	c(`{"client":{"allowed_origins":["shop.example","https://ok.example"]}}`, `"shop.example" is not an origin`)
 	c(`{"client":{"insecure":true}}`, "clients are let in without a token")
 	c(`{"http_server":{"tls":{"enabled":true,"cert_pem":"-----BEGIN CERTIFICATE-----"}},"http_api":{"key":"0123456789abcdef"}}`, "reads certificates and keys from files", "with TLS")
 	c(`{"http_server":{"tls_autocert":{"enabled":true}}}`, "not translated")
-	c(`{"http_server":{"address":"host.example"}}`, "no address that can be listened on")
-	c(`{"channel":{"namespaces":[{"name":"A"},{"name":"default"},{"name":"b","channel_regex":"("},5,{}]}}`, "is no name", "centrifuge.namespaces.b.channel_regex", "a namespace without a name")
-	c(`{"channel":{"without_namespace":{"subscribe_proxy_enabled":true}}}`, `there is no proxy "default"`, "the backend is not asked")
+	c(`{"http_server":{"address":"host.example"}}`, "not an address that can be listened on")
+	c(`{"channel":{"namespaces":[{"name":"A"},{"name":"default"},{"name":"b","channel_regex":"("},5,{}]}}`, "is not a name", "centrifuge.namespaces.b.channel_regex", "a namespace without a name")
+	c(`{"channel":{"without_namespace":{"subscribe_proxy_enabled":true}}}`, `there is no proxy "default"`, "the backend is not queried")
 	c(`{"channel":{"namespaces":[{"name":"a","subscribe_proxy_enabled":true,"subscribe_proxy_name":"x"},{"name":"b","subscribe_proxy_enabled":true,"subscribe_proxy_name":"y"}]},"proxies":[{"name":"x","endpoint":"http://a"},{"name":"y","endpoint":"http://b"}]}`,
 		"there is one backend for each event")
 	c(`{"channel":{"without_namespace":{"history_size":5,"history_ttl":"1ms"}}}`, "at least 1s")
-	c(`{"engine":{"type":"mongodb"}}`, `"mongodb" is no engine`)
+	c(`{"engine":{"type":"mongodb"}}`, `"mongodb" is not an engine`)
 	c(`{"broker":{"enabled":true,"type":"nats","nats":{"url":"nats://n:4222","prefix":"a.b"}}}`, "needs JetStream", "a prefix is 1 to 32")
 	c(`{"port":8000,"http_server":{"port":9000}}`, "there twice")
 	f(Soketi, "s.json", `{}`, "no applications in it")
@@ -341,7 +341,7 @@ func TestReportFitsItsLines(t *testing.T) {
 		}
 		total := fmt.Sprintf("%s: %d values", s.file, r.Keys)
 		if !strings.HasPrefix(r.Report(), total) {
-			t.Errorf("%s: the report does not begin with %q", s.file, total)
+			t.Errorf("%s: the report does not start with %q", s.file, total)
 		}
 	}
 }

@@ -77,7 +77,7 @@ var order = []string{
 	"listen", "tls", "admin", "namespaces", "key_sets", "auth", "broker", "mercure", "centrifuge", "pusher", "cluster", "eventloop", "log", "shutdown",
 }
 
-// yaml writes s as a file that begins with head, a comment.
+// yaml writes s as a file that starts with head, a comment.
 func (s *section) yaml(head string) []byte {
 	slices.SortStableFunc(s.entries, func(a, b *entry) int { return slices.Index(order, a.key) - slices.Index(order, b.key) })
 	var b strings.Builder

@@ -215,7 +215,7 @@ func parseEnv(file string, data []byte) (*node, error) {
 	return root, nil
 }
 
-// closing returns where the quote that s begins with ends, or -1.
+// closing returns where the quote that s starts with ends, or -1.
 func closing(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch {

@@ -92,7 +92,7 @@ func (p *yamlParser) mapping(y *yaml.Node, key string, depth int) (*node, error)
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		k := y.Content[i]
 		if k.Kind != yaml.ScalarNode {
-			return nil, problem(p.file, k.Line, key, "a key is no text")
+			return nil, problem(p.file, k.Line, key, "a key is not text")
 		}
 		v, err := p.value(y.Content[i+1], join(key, k.Value), depth+1)
 		if err != nil {

@@ -21,7 +21,7 @@ func (t *translation) listen(addr string, at *node, tls tlsState) {
 	host, port, _ := net.SplitHostPort(addr)
 	number := portOf(addr)
 	if number < 0 || host != "" && host != "localhost" && net.ParseIP(host) == nil {
-		t.untaken(at, fmt.Sprintf("%.60q is no address that can be listened on", addr), "listen")
+		t.untaken(at, fmt.Sprintf("%.60q is not an address that can be listened on", addr), "listen")
 		host, port, number = "127.0.0.1", "8000", 8000
 		addr = "127.0.0.1:8000"
 	}
@@ -72,7 +72,7 @@ func (t *translation) adminListen(admin *section, addr string, at *node) {
 	host, _, _ := net.SplitHostPort(addr)
 	switch {
 	case n < 0 || host != "" && host != "localhost" && net.ParseIP(host) == nil:
-		t.untaken(at, fmt.Sprintf("%.60q is no address that can be listened on", addr), "admin.listen")
+		t.untaken(at, fmt.Sprintf("%.60q is not an address that can be listened on", addr), "admin.listen")
 	case config.Loopback(addr) || admin.get("token") != nil:
 		admin.set("listen", addr, "")
 	default:
@@ -112,13 +112,13 @@ func (t *translation) hmac(to *section, key, secret string, at *node) bool {
 	if weak := in.WeakSecrets(); len(weak) > 0 && t.kind == Centrifugo {
 		_, says, _ := strings.Cut(weak[0], ": ")
 		to.set("allow_weak_secrets", true, "as before: "+key+" can be guessed")
-		t.note(Security, at, "accepted as before: "+says, "make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to who signs, and take allow_weak_secrets out")
+		t.note(Security, at, "accepted as before: "+says, "make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to the issuer of tokens, and take allow_weak_secrets out")
 		t.secret(to, key, secret, at, "")
 		return true
 	}
 	if err := in.Validate(); err != nil {
 		t.note(Security, at, "left out: "+reasonOf(err),
-			"make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to who signs first, if they can sign by both")
+			"make a new one with: head -c 48 /dev/urandom | base64 -w0; give it to the issuer of tokens first, if they can sign by both")
 		return false
 	}
 	comment := ""
@@ -178,7 +178,7 @@ func (t *translation) origins(n *node, path string) {
 	var taken []string
 	for _, o := range all {
 		if err := (auth.Config{AllowedOrigins: []string{o}}).Validate(); err != nil {
-			t.note(Untaken, at, fmt.Sprintf("%.60q is no origin: %s", printable(o), reasonOf(err)), "auth.allowed_origins")
+			t.note(Untaken, at, fmt.Sprintf("%.60q is not an origin: %s", printable(o), reasonOf(err)), "auth.allowed_origins")
 			continue
 		}
 		if !slices.Contains(taken, o) {

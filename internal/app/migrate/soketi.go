@@ -142,7 +142,7 @@ func (t soketi) apps() {
 		if in.kind == object {
 			t.app(in, i, len(items), taken)
 		} else {
-			t.untaken(in, "it is no application", "")
+			t.untaken(in, "it is not an application", "")
 		}
 	}
 	if len(t.spaces()) == 0 {
@@ -332,13 +332,13 @@ func (t soketi) webhooks(in *node, app *section) {
 		var taken []string
 		for _, e := range events {
 			if err := checkHook(pusher.Webhook{URL: "http://x", Events: []string{e}}); err != nil {
-				t.note(Untaken, h.at("event_types"), fmt.Sprintf("%.40q is no event that there is", printable(e)), "")
+				t.note(Untaken, h.at("event_types"), fmt.Sprintf("%.40q is not an event that there is", printable(e)), "")
 			} else if !slices.Contains(taken, e) {
 				taken = append(taken, e)
 			}
 		}
 		if err := checkHook(pusher.Webhook{URL: address}); err != nil || len(events) > 0 && len(taken) == 0 {
-			t.untaken(h, "it is no address, or wants no event that there is", "pusher.apps[].webhooks")
+			t.untaken(h, "it is not an address, or wants no event that there is", "pusher.apps[].webhooks")
 			continue
 		}
 		if len(taken) > 0 {
@@ -402,7 +402,7 @@ func (t soketi) broker() {
 		b.set("kind", "nats", says)
 		t.changed(at, "%s", says)
 	default:
-		t.untaken(at, fmt.Sprintf("%.40q is no adapter", kind), "broker.kind is nats or memory")
+		t.untaken(at, fmt.Sprintf("%.40q is not an adapter", kind), "broker.kind is nats or memory")
 		b.set("kind", "memory", "")
 	}
 }
@@ -418,7 +418,7 @@ func (t soketi) nats(to *section, kind *node) {
 			servers[i] = "nats://" + s
 		}
 		if u, err := url.Parse(servers[i]); err != nil || u.Host == "" {
-			t.untaken(at, "it is no address of NATS", "broker.nats.url")
+			t.untaken(at, "it is not an address of NATS", "broker.nats.url")
 			return
 		}
 	}

@@ -57,7 +57,7 @@ type Place struct {
 	Line int
 }
 
-// A reason says why what is at a path of the input, and below, is not translated.
+// A reason reports why what is at a path of the input, and below, is not translated.
 type reason struct{ path, why, instead string }
 
 func (t *input) note(v Verdict, n *node, says, instead string) {
@@ -154,7 +154,7 @@ func (t *input) scalar(v *node) (string, *node) {
 		return "", nil
 	}
 	if v.kind == object || v.kind == list {
-		t.untaken(v, "it is no text", "")
+		t.untaken(v, "it is not text", "")
 		return "", nil
 	}
 	v.take()
@@ -185,7 +185,7 @@ func (t *input) number(n *node, path string) (int, *node) {
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil || math.IsNaN(f) || math.Abs(f) > 1<<53 {
-		t.untaken(v, fmt.Sprintf("%.40q is no number that could be meant", s), "")
+		t.untaken(v, fmt.Sprintf("%.40q is not a number that could be meant", s), "")
 		return 0, nil
 	}
 	return int(math.Ceil(f)), v
@@ -215,20 +215,20 @@ func (t *input) span(n *node, path string, unit time.Duration) (time.Duration, *
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		t.untaken(v, fmt.Sprintf("%.40q is no duration", s), "")
+		t.untaken(v, fmt.Sprintf("%.40q is not a duration", s), "")
 		return 0, nil
 	}
 	return d, v
 }
 
-// texts reads a list of texts; one text is taken apart at commas and spaces.
+// texts reads a list of texts; one text is parsed at commas and spaces.
 func (t *input) texts(n *node, path string) ([]string, *node) {
 	v := n.at(path)
 	switch {
 	case v == nil || v.kind == null:
 		return nil, nil
 	case v.kind == object:
-		t.untaken(v, "it is no list", "")
+		t.untaken(v, "it is not a list", "")
 		return nil, nil
 	case v.kind != list:
 		v.take()
@@ -237,7 +237,7 @@ func (t *input) texts(n *node, path string) ([]string, *node) {
 	var all []string
 	for _, item := range v.items {
 		if item.kind == object || item.kind == list {
-			t.untaken(item, "it is no text", "")
+			t.untaken(item, "it is not text", "")
 			continue
 		}
 		if item.take(); item.value != "" {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Type says what a frame is.
+// A Type reports what a frame is.
 type Type uint8
 
 // The frames, in the order in which they come. "old" passes on to "new".

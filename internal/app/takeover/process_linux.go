@@ -132,7 +132,7 @@ func (c *Child) SendConns(body []byte, fds []int) (first int, err error) {
 }
 
 // Start starts program with args and waits for its hello. environ is its environment; what
-// is for this process alone is taken out.
+// is for this process alone is removed.
 func Start(program string, args, environ []string, build string) (*Child, error) {
 	l, other, err := Pair()
 	if err != nil {
@@ -342,7 +342,7 @@ func (p *Parent) Refuse(why error) {
 	p.Close()
 }
 
-// SendPrepared says that everything is built. outside and url are AwaitPrepared's.
+// SendPrepared reports that everything is built. outside and url are AwaitPrepared's.
 func (p *Parent) SendPrepared(outside bool, url string) error {
 	var s State
 	if outside {
@@ -396,7 +396,7 @@ func (p *Parent) ReceiveConns() (list []Record, more bool, err error) {
 	return nil, false, fmt.Errorf("takeover: got %v, want connections", f.Type)
 }
 
-// SendReady says that everything was understood, but for the connections of these numbers.
+// SendReady reports that everything was understood, but for the connections of these numbers.
 func (p *Parent) SendReady(refused []int) error {
 	var list []byte
 	for _, n := range refused {
@@ -415,5 +415,5 @@ func (p *Parent) AwaitCommit() error {
 	return err
 }
 
-// ErrUnderWay says that a takeover is under way already.
+// ErrUnderWay reports that a takeover is under way already.
 var ErrUnderWay = errors.New("an upgrade is under way already")

@@ -75,7 +75,7 @@ type Field struct {
 	Bytes []byte
 }
 
-// ErrState says that a State is not one, or has a field that must be understood and is not.
+// ErrState reports that a State is not one, or has a field that must be understood and is not.
 var ErrState = errors.New("takeover: bad state")
 
 // Read calls known with each field in order. known reports whether it knows the field; its

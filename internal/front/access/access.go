@@ -107,7 +107,7 @@ type CentrifugeConfig struct {
 	Anonymous bool
 	// Personal is the namespace of the personal channels; empty means there are none.
 	Personal string
-	// SharedUsers says that connection tokens are verified with Weir's own keys: a
+	// SharedUsers reports that connection tokens are verified with Weir's own keys: a
 	// token's subject is then the same user to all protocols.
 	SharedUsers bool
 	// Namespaces are options by the namespace's name.
@@ -129,13 +129,13 @@ type Right struct{ Client, Subscriber, Anonymous bool }
 type Caller struct {
 	// Identity has the caller's subject and grants; nil means none.
 	Identity *auth.Identity
-	// Proof says that something names this caller and this channel together: a
+	// Proof reports that something names this caller and this channel together: a
 	// subscription token, an application's signature, a backend's permission, the claim
 	// of a Mercure token, or that the user has signed in.
 	Proof bool
-	// Joined says that the caller is subscribed to the channel.
+	// Joined reports that the caller is subscribed to the channel.
 	Joined bool
-	// Server says that the caller has the protocol's own key for all channels.
+	// Server reports that the caller has the protocol's own key for all channels.
 	Server bool
 }
 

@@ -212,7 +212,7 @@ func Findings(rows []Row) []Finding {
 	return list
 }
 
-// String says what is wrong, and where.
+// String reports what is wrong, and where.
 func (f Finding) String() string {
 	who := "clients without a token"
 	if f.Caller != "anonymous" {

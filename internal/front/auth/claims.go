@@ -18,7 +18,7 @@ type claim struct {
 // ownClaims are read elsewhere, or say nothing about who someone is.
 var ownClaims = []string{"sub", "exp", "nbf", "iat", "jti", "weir", "scope", "scp"}
 
-// keepClaims takes from proved claims what a route may ask for: scopes from
+// keepClaims takes from proved claims what a route may request: scopes from
 // "scope" (a string of words, RFC 8693 §4.2) or "scp" (also a list), and every
 // other claim that has a text form.
 func (i *Identity) keepClaims(c jwt.MapClaims) {

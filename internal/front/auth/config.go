@@ -190,7 +190,7 @@ func (c KeySet) WithDefaults() KeySet {
 	return c
 }
 
-// WeakSecrets says what is wrong with each HMAC secret that can be guessed, as "hmac_secret:
+// WeakSecrets specifies what is wrong with each HMAC secret that can be guessed, as "hmac_secret:
 // 6 bytes can be guessed". Without AllowWeakSecrets there is none in a valid c.
 func (c KeySet) WeakSecrets() []string {
 	var weak []string
@@ -291,7 +291,7 @@ func (c Config) checkLimits(p *problems) {
 		p.add("token_cache", "", "%d is over %d", c.TokenCache, 1<<24)
 	}
 	if !validCookieName(c.Cookie) {
-		p.add("cookie", "", "%q is no cookie name", c.Cookie)
+		p.add("cookie", "", "%q is not a cookie name", c.Cookie)
 	}
 	if slices.Contains(c.Audience, "") {
 		p.add("audience", "", "a value is empty")
@@ -313,7 +313,7 @@ func (c KeySet) checkJWKS(p *problems) {
 	u, err := url.Parse(c.JWKSURL)
 	switch {
 	case err != nil || u.Host == "":
-		p.add("jwks_url", "", "is no absolute URL")
+		p.add("jwks_url", "", "is not an absolute URL")
 	case !safeKeyURL(u):
 		p.add("jwks_url", "anyone who can change the response in transit can sign tokens",
 			"%s: want https, or http on loopback", u.Redacted())

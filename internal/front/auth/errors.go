@@ -33,7 +33,7 @@ func (e *Error) Error() string { return e.kind.Error() }
 // Unwrap returns the kind.
 func (e *Error) Unwrap() error { return e.kind }
 
-// Detail says why, for debug logs. It never contains the token, its claims or
+// Detail reports why, for debug logs. It never contains the token, its claims or
 // its signature, and must not be sent to the client.
 func (e *Error) Detail() string { return e.detail }
 

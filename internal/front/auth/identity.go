@@ -19,7 +19,7 @@ type Identity struct {
 	// Subject is the token's sub, or the name of the API key; empty if the token
 	// has no subject. Free of control characters.
 	Subject string
-	// By says what proved it: ByToken, ByAPIKey or, for Anonymous, nothing.
+	// By reports what proved it: ByToken, ByAPIKey or, for Anonymous, nothing.
 	By string
 	// Expires is when it ends, the leeway included: a stream that lives on it is
 	// to be closed then. Zero: never.

@@ -269,14 +269,14 @@ func hideQuery(err error) error {
 }
 
 // parseJWKS reads a JWK Set (RFC 7517 §5). Keys that are of no use here are left
-// out, as the RFC requires; what is no key set at all is an error, and the keys at
+// out, as the RFC requires; what is not a key set at all is an error, and the keys at
 // hand stay. An empty set is a valid answer: the issuer has taken all keys back.
 func parseJWKS(body []byte, log *slog.Logger) ([]*key, error) {
 	var doc struct {
 		Keys *[]json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil || doc.Keys == nil {
-		return nil, errors.New("answer is no JWK set")
+		return nil, errors.New("answer is not a JWK set")
 	}
 	keys := []*key{}
 	seen := make(map[[sha256.Size]byte]bool)
@@ -305,7 +305,7 @@ func parseJWKS(body []byte, log *slog.Logger) ([]*key, error) {
 func parseJWK(raw []byte) (*key, error) {
 	var m jwkset.JWKMarshal
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return nil, errors.New("is no JWK")
+		return nil, errors.New("is not a JWK")
 	}
 	switch {
 	case m.KTY == jwkset.KtyOct || m.K != "":

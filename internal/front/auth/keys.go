@@ -72,7 +72,7 @@ func newPublicKey(id string, pub any) (*key, error) {
 		k.algs = rsaAlgs
 	case *ecdsa.PublicKey:
 		if _, err := pub.ECDH(); err != nil { // the point must be on the curve
-			return nil, errors.New("EC key that is no point of its curve")
+			return nil, errors.New("EC key that is not a point of its curve")
 		}
 		switch name := pub.Curve.Params().Name; name {
 		case "P-256":
@@ -167,7 +167,7 @@ func readSecret(name string, inline Secret, file string, p *problems) (secret []
 	return nil, ""
 }
 
-// weakSecret says what is wrong with a secret, empty if nothing, and whether it is only
+// weakSecret reports what is wrong with a secret, empty if nothing, and whether it is only
 // that it can be guessed. A PEM is refused because a public key used as a secret lets
 // everyone sign.
 func weakSecret(secret []byte) (msg string, guessable bool) {

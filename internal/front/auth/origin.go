@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// An Access says what a web page of some origin may do.
+// An Access reports what a web page of some origin may do.
 type Access uint8
 
 // From least to most.
@@ -81,7 +81,7 @@ func (a *ruleSet) OriginAccess(p Page) Access {
 	return OriginRefused
 }
 
-// onLoopback reports whether a browser on this machine made the request, and asked for
+// onLoopback reports whether a browser on this machine made the request, and requested
 // this machine by a name that only ever means itself. A page whose own name was made to
 // resolve to 127.0.0.1 (DNS rebinding) shows that name in Host.
 func (p *Page) onLoopback() bool {
@@ -148,7 +148,7 @@ func parseOrigin(b []byte) (o origin, ok bool) {
 	return o, true
 }
 
-// parseHost splits host[:port] and refuses what is no plain host name or
+// parseHost splits host[:port] and refuses what is not plain host name or
 // bracketed address. port is 0 if none is written.
 func parseHost(b []byte) (host []byte, port uint16, ok bool) {
 	var rest []byte
@@ -205,7 +205,7 @@ func compileOrigins(list []string, p *problems) (s origins) {
 		wild := strings.Contains(text, "://*.")
 		switch {
 		case !ok:
-			p.add(key, "", "%.80q is no origin: want https://host, https://host:port, https://*.example.com, null or *", text)
+			p.add(key, "", "%.80q is not an origin: want https://host, https://host:port, https://*.example.com, null or *", text)
 		case wild && (o.host[0] == '[' || o.host[0] == '.' || !bytes.Contains(o.host, []byte(".")) && string(o.host) != "localhost"):
 			p.add(key, "", "%.80q is too wide: name at least two labels after *.", text)
 		case wild:

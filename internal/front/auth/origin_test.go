@@ -47,7 +47,7 @@ func TestOrigins(t *testing.T) {
 	f("null", host, false, OriginRefused)
 	f("null", "null", false, OriginRefused)
 	f("NULL", host, false, OriginRefused)
-	// What is no origin is refused, even when it has the host in it.
+	// What is not an origin is refused, even when it has the host in it.
 	f("http://", "", false, OriginRefused)
 	f("http:///", host, false, OriginRefused)
 	f("weir.example.com", host, false, OriginRefused)
@@ -256,7 +256,7 @@ func FuzzOrigin(f *testing.F) {
 		}
 		p, ok := parseOrigin([]byte(o))
 		if !ok {
-			t.Fatalf("%q was allowed and is no origin", o)
+			t.Fatalf("%q was allowed and is not an origin", o)
 		}
 		sub := len(p.host) > 12 && equalFold(p.host[len(p.host)-12:], []byte(".example.com"))
 		if name, _, _ := parseHost([]byte(host)); !sub && !equalFold(p.host, name) {

@@ -96,7 +96,7 @@ func (a *Authenticator) CachedFor(want Purpose, token []byte) (*Identity, bool) 
 		return nil, false
 	}
 	id, ok := r.cache.get(sha256.Sum256(token), a.now())
-	if !ok || id.purpose&want == 0 || a.revoked.RevokesIdentity(id, a.now()) { // Verify says why
+	if !ok || id.purpose&want == 0 || a.revoked.RevokesIdentity(id, a.now()) { // Verify reports why
 		return nil, false
 	}
 	a.counts.hits.Add(1)

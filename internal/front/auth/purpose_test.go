@@ -42,7 +42,7 @@ func TestATokenIsAcceptedForItsPurposesOnly(t *testing.T) {
 	f("a Centrifuge connection", jwt.MapClaims{"channels": []string{"news"}, "info": none, "meta": none, "subs": none}, ForClient)
 	f("a Centrifuge subscription", jwt.MapClaims{"channel": "$news"}, ForSubscription)
 	f("an empty channel", jwt.MapClaims{"channel": ""}, ForClient)
-	f("a channel that is no string", jwt.MapClaims{"channel": 7}, ForClient)
+	f("a channel that is not a string", jwt.MapClaims{"channel": 7}, ForClient)
 	f("a channel beside grants", jwt.MapClaims{"channel": "mobile", "weir": none}, ForClient|ForSubscription)
 	f("Mercure", jwt.MapClaims{"mercure": map[string]any{"publish": []string{"*"}}}, ForMercure)
 	f("Mercure without sub", jwt.MapClaims{"sub": nil, "mercure": none}, ForMercure)

@@ -111,7 +111,7 @@ func (k *key) fingerprint() [sha256.Size]byte {
 	return k.print
 }
 
-// ErrProof says that what proved an identity is not known, or not accepted any more.
+// ErrProof reports that what proved an identity is not known, or not accepted any more.
 var ErrProof = errors.New("what proved the identity is not accepted here")
 
 // Restore reads the state of an identity. It holds by the keys of a, as if it had been

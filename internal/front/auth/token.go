@@ -2,7 +2,7 @@ package auth
 
 import "bytes"
 
-// A TokenSource says where a token came from.
+// A TokenSource reports where a token came from.
 type TokenSource uint8
 
 // Where a token can come from.

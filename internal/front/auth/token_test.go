@@ -65,7 +65,7 @@ func TestAPIKeys(t *testing.T) {
 	f("0123456789abcdef ", "")
 	f("0123456789ABCDEF", "")
 	f("0123456789abcdef\x00", "")
-	f(sha256Hex("a key for the till"), "") // the hash is no key
+	f(sha256Hex("a key for the till"), "") // the hash is not a key
 	f(string(make([]byte, 1<<20)), "")
 	grant := func(got, want bool) {
 		t.Helper()

@@ -59,7 +59,7 @@ func (a *Authenticator) parse(r *rules, token string) (*parsed, error) {
 	}
 	if v, ok := t.Header["kid"]; ok {
 		if p.kid, ok = v.(string); !ok {
-			return nil, bad("kid is no string")
+			return nil, bad("kid is not a string")
 		}
 	}
 	if v, ok := t.Header["typ"]; ok && !accessTokenType(v) {
@@ -157,7 +157,7 @@ func (r *rules) try(t *parsed, set *keySet) (*key, error) {
 }
 
 // identity reads proved claims. Expiry comes last, so that ErrExpired is said
-// only of a token that was good once. notBefore is when the token begins.
+// only of a token that was good once. notBefore is when the token starts.
 func (r *rules) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefore time.Time, err error) {
 	if len(c) == 0 {
 		return nil, notBefore, bad("claims are no object, or an empty one")
@@ -172,7 +172,7 @@ func (r *rules) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefor
 	for _, name := range []string{"nbf", "iat"} {
 		switch at, state := date(c, name); {
 		case state == dateBad:
-			return nil, notBefore, bad(name + " is no date")
+			return nil, notBefore, bad(name + " is not a date")
 		case state == dateSet && now.Before(at.Add(-leeway)):
 			return nil, notBefore, bad(name + " is in the future")
 		case state == dateSet && at.Add(-leeway).After(notBefore):
@@ -187,7 +187,7 @@ func (r *rules) identity(c jwt.MapClaims, now time.Time) (id *Identity, notBefor
 	id.purpose = purposeOf(c)
 	switch exp, state := date(c, "exp"); {
 	case state == dateBad:
-		return nil, notBefore, bad("exp is no date")
+		return nil, notBefore, bad("exp is not a date")
 	case state == dateSet:
 		id.Expires = exp.Add(leeway)
 	case r.cfg.RequireExpiry.On():
@@ -215,7 +215,7 @@ func grants(c jwt.MapClaims) (*Identity, error) {
 	id := &Identity{By: ByToken}
 	if v, ok := c["sub"]; ok {
 		if id.Subject, ok = v.(string); !ok || !validSubject(id.Subject) {
-			return nil, bad("sub is no string, too long or has control characters")
+			return nil, bad("sub is not a string, too long or has control characters")
 		}
 	}
 	v, ok := c["weir"]
@@ -224,7 +224,7 @@ func grants(c jwt.MapClaims) (*Identity, error) {
 	}
 	w, ok := v.(map[string]any)
 	if !ok {
-		return nil, bad("weir is no object")
+		return nil, bad("weir is not an object")
 	}
 	for name, into := range map[string]*Patterns{"subscribe": &id.subscribe, "publish": &id.publish} {
 		v, ok := w[name]
@@ -233,7 +233,7 @@ func grants(c jwt.MapClaims) (*Identity, error) {
 		}
 		list, ok := stringList(v)
 		if !ok {
-			return nil, bad("weir." + name + " is no list of strings")
+			return nil, bad("weir." + name + " is not a list of strings")
 		}
 		var err error
 		if *into, err = CompilePatterns(list); err != nil {

@@ -2,7 +2,7 @@
 // by HTTP (forward authorization).
 //
 // A decision comes off the event loops: Route.Admit returns a Query, whose Do the front calls on a
-// goroutine. Decisions are cached by what they depend on, within a bound; those that are asked for at
+// goroutine. Decisions are cached by what they depend on, within a bound; those that are requested at
 // the same time share one subrequest.
 package authz
 
@@ -148,19 +148,19 @@ type Request struct {
 // requests share it.
 type Decision struct {
 	Admit bool
-	// Lines are whole field lines for the upstream (Admit).
+	// Lines are complete field lines for the upstream (Admit).
 	Lines []byte
 	// Status, ContentType, Body and Fields, whole lines, are the client's answer (not Admit).
 	Status      int
 	ContentType string
 	Body        []byte
 	Fields      []byte
-	// Unavailable says that there was no decision, and the client may try again.
+	// Unavailable reports that there was no decision, and the client may try again.
 	Unavailable bool
 
-	// Extension says that package extension decided; the fields below are its own.
+	// Extension reports that package extension decided; the fields below are its own.
 	Extension bool
-	// Message says why, for the client (not Admit).
+	// Message reports why, for the client (not Admit).
 	Message string
 	// Removed are fields, in lower case, that do not continue; Lines replace some (Admit).
 	Removed []string

@@ -5,16 +5,16 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// Announced is an accept function for listeners behind a proxy that begins each
+// Announced is an accept function for listeners behind a proxy that starts each
 // connection with a PROXY header (v1 or v2): it reads that header and then lets next
 // accept the connection, which has the client's address as its peer. A peer that
-// trust does not trust, and a connection that begins with anything else, is closed:
+// trust does not trust, and a connection that starts with anything else, is closed:
 // who could choose might pretend to be anyone. It comes before TLS.
 func (s *Server) Announced(trust *limit.Trust, next func(*eventloop.Conn) eventloop.Handler) func(*eventloop.Conn) eventloop.Handler {
 	return func(c *eventloop.Conn) eventloop.Handler {
 		if !trust.Trusts(c.Peer().Addr()) {
 			s.loopStates[c.Loop().ID()].counters.bad.Add(1)
-			s.log.Debug("PROXY header from who is not trusted", "conn", c.ID(), "peer", c.Peer())
+			s.log.Debug("PROXY header from an untrusted address", "conn", c.ID(), "peer", c.Peer())
 			return nil
 		}
 		c.SetTimer(s.bounds.head)

@@ -360,7 +360,7 @@ func (a *ask) Subscribe(s *socket.Subscription) {
 	extend(a, s.Options.Channels, user, func() { subscribe(a, s) }, r.answerRefusal)
 }
 
-// subscribe begins a stream of events that is allowed.
+// subscribe starts a stream of events that is allowed.
 func subscribe(a *ask, s *socket.Subscription) {
 	r := a.r
 	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),

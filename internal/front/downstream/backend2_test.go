@@ -236,7 +236,7 @@ func TestHTTP2MustBeAgreedOn(t *testing.T) {
 	}
 }
 
-// The reply begins before the request has ended, and both continue.
+// The reply starts before the request has ended, and both continue.
 func TestBothDirectionsAtOnce(t *testing.T) {
 	b := newBackend2(t, false, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()

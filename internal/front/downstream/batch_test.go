@@ -94,7 +94,7 @@ func (b *batched) wants(from <-chan outcome, status int, body string) outcome {
 }
 
 // received waits for what the backend receives: one that receives nothing fails the test
-// instead of holding it up.
+// instead of blocking it.
 func received[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {

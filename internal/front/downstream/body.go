@@ -51,7 +51,7 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 	return h.skipped(n, whole, rest)
 }
 
-// skipped is what of rest a request used that was refused: if its body is whole, the
+// skipped is what of rest a request used that was refused: if its body is complete, the
 // connection continues after it.
 func (h *conn) skipped(n int64, whole bool, rest []byte) int {
 	if whole {

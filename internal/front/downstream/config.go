@@ -78,7 +78,7 @@ func (c Config) Validate() error {
 	within("max_verifying", c.MaxVerifying, 1<<20)
 	for _, h := range c.BuiltinHosts {
 		if strings.ContainsAny(h, ":/* ") || h == "" {
-			errs = append(errs, fmt.Errorf("builtin_hosts: %q is no host name; write it without port", h))
+			errs = append(errs, fmt.Errorf("builtin_hosts: %q is not a host name; write it without port", h))
 		}
 	}
 	if !http1.ValidValue(c.AltSvc) {

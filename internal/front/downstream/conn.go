@@ -33,7 +33,7 @@ type conn struct {
 	left    int64 // bytes of a body with a length still to come; -1: chunked
 	chunked http1.Chunked
 	state   state
-	later   bool // a request was answered: the next head's time begins with its first byte
+	later   bool // a request was answered: the next head's time starts with its first byte
 	ended   bool // the peer sends no more: close after the answer
 	waiting bool // counted in the loop's waiting
 	late    bool // and in the loop's late
@@ -99,7 +99,7 @@ func (h *conn) readHead(c *eventloop.Conn, b []byte) int {
 	return n + h.dispatch(c, &loopState.req, b[:n], b[n:])
 }
 
-// bad answers a request that is no HTTP and closes: where the next one would
+// bad answers a request that is not HTTP and closes: where the next one would
 // begin is not known.
 func (h *conn) bad(c *eventloop.Conn, err error) {
 	h.seen = 0
@@ -118,7 +118,7 @@ func (r *request) broken(err error) {
 	r.fail(&push.APIError{Status: status, Message: reason})
 }
 
-// dispatch finds what serves a request and lets it, or begins to read the body that
+// dispatch finds what serves a request and lets it, or starts to read the body that
 // it wants. head are the bytes of req. It returns how much of rest it used.
 func (h *conn) dispatch(c *eventloop.Conn, req *http1.Request, head, rest []byte) int {
 	srv := h.loopState.srv

@@ -44,7 +44,7 @@ type events struct {
 	coded   bool    // the body has a content coding: nothing can be added
 }
 
-// followEvents begins to follow a reply if it is an event stream of no known end.
+// followEvents starts to follow a reply if it is an event stream of no known end.
 func followEvents(r *reply, res *http1.Response) {
 	kind, _, _ := bytes.Cut(res.Get("Content-Type"), semicolon)
 	if r.collected != nil || r.stream != nil || !http1.EqualFold(bytes.TrimSpace(kind), "text/event-stream") {

@@ -123,7 +123,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 		all = append(all, w)
 	}
 	trial.Eventually(t, "the tunnels stand", func() bool { return g.proxy.Stats().Tunnels == 12 })
-	all[1].Send("\x81\x85half") // a frame of the client's that is not whole
+	all[1].Send("\x81\x85half") // a frame of the client's that is incomplete
 	g.proxy.Drain(3 * time.Second)
 	trial.Eventually(t, "some have left", func() bool { return g.proxy.Stats().Tunnels < 9 })
 	close(half)

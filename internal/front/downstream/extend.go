@@ -142,7 +142,7 @@ func decideClient(r *builtin, q *eventQuery, id *auth.Identity, then func(*auth.
 }
 
 // An extendedReply is a reply whose head extensions decide on. What comes of its body meanwhile
-// is kept: the backend is held back after the first piece.
+// is kept: the backend is throttled after the first piece.
 type extendedReply struct {
 	*reply
 	res     http1.Response // its slices are copies

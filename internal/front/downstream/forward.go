@@ -85,7 +85,7 @@ func (r *forwarding) forward(rest []byte) int {
 		r.resume = string(req.Get("Last-Event-ID"))
 	}
 	if x.Route.MayHold() || r.recording != nil {
-		r.patience, _ = r.maxBackoff() // what is no time there is the backend's
+		r.patience, _ = r.maxBackoff() // what is not a time there is the backend's
 	}
 	e := r.compose(tg, &choice, req)
 	r.batching.compose(e)
@@ -212,7 +212,7 @@ func (r *forwarding) relay(c *eventloop.Conn, b []byte) int {
 		}
 		h.x.Body(data)
 		if r.seq != seq || c.Closing() {
-			return len(b) // answered before it was whole, or failed
+			return len(b) // answered before it was complete, or failed
 		}
 		if m := r.mirror; m != nil {
 			m.body(data)
@@ -233,7 +233,7 @@ func (r *forwarding) relay(c *eventloop.Conn, b []byte) int {
 	return len(b)
 }
 
-// relayed says that the request's body is complete.
+// relayed reports that the request's body is complete.
 func (r *forwarding) relayed() {
 	h := r.h
 	h.state, r.unread = answering, false
@@ -271,7 +271,7 @@ func (r *reply) stop(answer func()) {
 	answer()
 }
 
-var errCut = errors.New("the reply is not whole")
+var errCut = errors.New("the reply is incomplete")
 
 // cut ends the connection in the middle of a reply, so that the client does not
 // take it for whole.

@@ -65,7 +65,7 @@ func TestRoutesAskForTokens(t *testing.T) {
 	f("X-API-Key: wrong\r\n", "hello", 401, "")
 }
 
-// A request without a body whose token had to be verified was taken for one with
+// A request without a body whose token had to be verified was treated as one with
 // chunks: what followed on the connection went to the backend as it was, past every
 // rule.
 func TestARequestWithoutBodyHasNoneAfterItsToken(t *testing.T) {
@@ -337,7 +337,7 @@ func TestRepliesAreHeldAgainstADocument(t *testing.T) {
 		f("/chunked", 200, `{"n":1}`)
 		f("/bad", 502, "not what it should be")
 		f("/long", 200, long) // not validated, and whole
-		f("/cut", 502, "not whole")
+		f("/cut", 502, "incomplete")
 		f("/events", 200, "data: x")
 	}
 }

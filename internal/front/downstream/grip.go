@@ -20,7 +20,7 @@ import (
 type hold struct {
 	*reply
 	channels []string
-	// since is where the subscription begins, by the channels' prev-id; of several
+	// since is where the subscription starts, by the channels' prev-id; of several
 	// channels of one log the lowest. Empty: the upstream does not say.
 	since    hub.Positions
 	alive    push.KeepAlive
@@ -73,7 +73,7 @@ func parseHold(res *http1.Response) (*hold, error) {
 		code, _, _ := strings.Cut(v, " ")
 		n, err := strconv.Atoi(code)
 		if err != nil || n < 200 || n > 599 || n == 204 || n == 205 || n == 304 {
-			return nil, fmt.Errorf("status: %.40q is no status of an answer with a body", v)
+			return nil, fmt.Errorf("status: %.40q is not a status of an answer with a body", v)
 		}
 		h.answered = n
 	}
@@ -158,7 +158,7 @@ func (h *hold) keepAlive(v string) error {
 		case "timeout":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 || n > 24*3600 {
-				return fmt.Errorf("timeout: %.20q is no number of seconds within 1..86400", value)
+				return fmt.Errorf("timeout: %.20q is not a number of seconds within 1..86400", value)
 			}
 			h.alive.Every = max(time.Duration(n)*time.Second, minKeepAliveTime)
 		}

@@ -156,7 +156,7 @@ func (r *reply) endWeb(lines []byte) {
 	}
 }
 
-// notWhole ends a request whose body is no base64.
+// notWhole ends a request whose body is not base64.
 func (r *forwarding) notWhole(err error) {
 	r.h.loopState.counters.bad.Add(1)
 	r.h.abandon()
@@ -172,7 +172,7 @@ type base64Stream struct {
 	n    int
 }
 
-// decode appends what b encodes to dst. It returns false if b is no base64.
+// decode appends what b encodes to dst. It returns false if b is not base64.
 func (s *base64Stream) decode(dst, b []byte) ([]byte, bool) {
 	for len(b) > 0 {
 		var src []byte

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// Whichever of two peers is asked first says nothing; the other one answers.
+// Whichever of two peers is queried first says nothing; the other one answers.
 func TestASlowPeerIsHedged(t *testing.T) {
 	var requested, left atomic.Int64
 	stuck := make(chan struct{}, 10)

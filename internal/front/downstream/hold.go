@@ -87,7 +87,7 @@ func (h *hold) cut() {
 	h.reply.cut()
 }
 
-// begin makes the client a subscriber, after the upstream's reply is whole. The
+// begin makes the client a subscriber, after the upstream's reply is complete. The
 // upstream's connection is free already.
 func (h *hold) begin() {
 	conn, c := h.h, h.c

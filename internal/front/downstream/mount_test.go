@@ -126,7 +126,7 @@ func TestEndpointsOfBuiltinHosts(t *testing.T) {
 	}
 }
 
-// A client that takes nothing is not held for longer than write_stall.
+// A client that accepts nothing is not held for longer than write_stall.
 func TestStalledClientOfAProtocolIsClosed(t *testing.T) {
 	f := mounted(t, settings{loops: eventloop.Config{WriteStall: hub.Duration(300 * time.Millisecond)}})
 	c, err := net.Dial("tcp", f.Addr)

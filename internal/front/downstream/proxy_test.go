@@ -238,7 +238,7 @@ func TestInterimReplies(t *testing.T) {
 	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") {
 		t.Errorf("an HTTP/1.0 client gets %q", got)
 	}
-	// The backend is asked whether it wants the body.
+	// The backend is queried whether it wants the body.
 	w = g.dial()
 	w.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
 	if got := w.Head(); got != "HTTP/1.1 100 Continue\r\n\r\n" {
@@ -246,7 +246,7 @@ func TestInterimReplies(t *testing.T) {
 	}
 	w.Send("hello")
 	w.Head()                                                      // 103
-	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 100") { // asked for, said twice
+	if got := w.Head(); !strings.HasPrefix(got, "HTTP/1.1 100") { // requested, said twice
 		t.Errorf("then %q", got)
 	}
 	if res, body := w.Answer("POST"); res.StatusCode != 200 || body != "hello" {
@@ -386,7 +386,7 @@ func TestRoutesThatAnswerThemselves(t *testing.T) {
 	f("GET /nowhere HTTP/1.1\nHost: a\n\n", 404, "routes")
 	f("GET /sse HTTP/1.1\nHost: a\n\n", 400, "channel")
 	f("GET /healthz HTTP/1.1\nHost: a\n\n", 200, "ok")
-	// A body that is whole is skipped; one that is not ends the connection.
+	// A body that is complete is skipped; one that is not ends the connection.
 	w := g.dial()
 	w.Send("POST /hello HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
 	w.Answer("POST")

@@ -182,7 +182,7 @@ func (r *builtin) recordingAgain() {
 		r.fail(errOrigin)
 		return
 	case !ok:
-		r.fail(&push.APIError{Status: http.StatusNotFound, Message: "that is no recording", Hint: "take the URL from the Weir-Recording field"})
+		r.fail(&push.APIError{Status: http.StatusNotFound, Message: "that is not a recording", Hint: "take the URL from the Weir-Recording field"})
 		return
 	}
 	var bad *push.APIError

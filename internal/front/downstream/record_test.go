@@ -172,7 +172,7 @@ func TestRecordedStreamIsTheUpstreamsWithOurIDs(t *testing.T) {
 	f(":")
 	last := c.ends()
 	// The clients of one loop may be notified of the end before another loop is.
-	trial.Eventually(t, "204 for who has everything", func() bool {
+	trial.Eventually(t, "204 for anyone who has everything", func() bool {
 		return g.ask("POST", "/chat", `{"q":1}`, "Last-Event-ID", last).res.StatusCode == 204
 	})
 	if n := l.calls.Load(); n != 1 {
@@ -244,7 +244,7 @@ func TestIdempotencyKeysDoNotJoinClientsOfOneAddress(t *testing.T) {
 	}
 	g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1").wants(0, 2)
 	if n := l.calls.Load(); n != 2 {
-		t.Errorf("%d calls, want 2: the same question was asked again", n)
+		t.Errorf("%d calls, want 2: the same question was queried again", n)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 	if n := l.calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
 	}
-	// Only a request without a position begins anew.
+	// Only a request without a position starts anew.
 	c := g.ask("POST", "/chat", "x")
 	l.report(7, 1)
 	c.wants(7, 1)

@@ -149,7 +149,7 @@ func TestSlowClientDoesNotSlowTheRecording(t *testing.T) {
 		}
 		l.say <- ""
 	}()
-	trial.Eventually(t, "the recording is whole", func() bool { return g.recorder.Stats().Whole == 1 })
+	trial.Eventually(t, "the recording is complete", func() bool { return g.recorder.Stats().Whole == 1 })
 }
 
 func TestRecordNeedsANamespaceThatKeepsSecrets(t *testing.T) {
@@ -168,6 +168,6 @@ func TestRecordNeedsANamespaceThatKeepsSecrets(t *testing.T) {
 	f(policy.Record{Namespace: "default"}, "anonymous")
 	f(policy.Record{Namespace: "llm", MaxEvents: 400}, "history_size")
 	f(policy.Record{Namespace: "llm", MaxBytes: -1}, "negative")
-	f(policy.Record{Namespace: "llm", Key: []string{"cookie:"}}, "no field name")
+	f(policy.Record{Namespace: "llm", Key: []string{"cookie:"}}, "not a field name")
 	f(policy.Record{Outlive: 5}, "name the namespace")
 }

@@ -173,7 +173,7 @@ func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
 		progress(200)
 		b.start()
 		// It is used again before the other one goes.
-		trial.Eventually(t, "it is asked again", func() bool { return g.requested(b.name) })
+		trial.Eventually(t, "it is queried again", func() bool { return g.requested(b.name) })
 	}
 	cancel()
 	load.Wait()

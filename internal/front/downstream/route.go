@@ -199,7 +199,7 @@ func mayHoldToken(req *http1.Request) bool {
 	return req.Get("Authorization") != nil || req.Get("Cookie") != nil || len(req.Query) > 0
 }
 
-// decide does what a route says. It returns how much of rest it used.
+// decide does what a route specifies. It returns how much of rest it used.
 func (r *forwarding) decide(v *policy.Verdict, rest []byte) int {
 	switch v.Action {
 	case policy.Forward:

@@ -94,7 +94,7 @@ func TestAStormMixesNothingUp(t *testing.T) {
 	}
 	clients.Wait()
 	if whole.Load() < 50 {
-		t.Errorf("only %d answers were whole", whole.Load())
+		t.Errorf("only %d answers were complete", whole.Load())
 	}
 	trial.Eventually(t, "nothing is in use", func() bool { s := g.proxy.Stats(); return s.Open == s.Idle && g.front.Waiting() == 0 })
 }

@@ -176,7 +176,7 @@ func TestBackendsComeFromSRVRecordsOfARealServer(t *testing.T) {
 	trial.Eventually(t, "the third alone", func() bool { return ask(4)["2"] == 4 })
 	names.set(true)
 	before := names.questions()
-	trial.Eventually(t, "it was asked again in vain", func() bool { return names.questions() > before+4 })
+	trial.Eventually(t, "it was queried again in vain", func() bool { return names.questions() > before+4 })
 	if got := ask(10); got["2"] != 10 {
 		t.Errorf("without an answer: %v", got)
 	}

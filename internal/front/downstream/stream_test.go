@@ -151,7 +151,7 @@ func TestATunnelHoldsBoundedMemory(t *testing.T) {
 	}
 }
 
-// fill writes until nothing more is taken for a while, and returns how much was.
+// fill writes until nothing more is treated as a while, and returns how much was.
 func fill(w *wiretest.Conn) (sent int64) {
 	w.T.Helper()
 	b := bytes.Repeat([]byte("0123456789abcdef"), 1<<12)
@@ -235,7 +235,7 @@ func TestASlowClientHoldsTheBackendBack(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // a rate is measured, nothing is waited for
 		return wrote.Load() == n
 	}
-	trial.Eventually(t, "the backend is held back", settled)
+	trial.Eventually(t, "the backend is throttled", settled)
 	if n := wrote.Load(); n > 32<<20 {
 		t.Errorf("the backend could write %d bytes", n)
 	}

@@ -231,7 +231,7 @@ func TestBackendsWithOtherIdentitiesAreRefused(t *testing.T) {
 	ca := []string{a.file}
 	certs := func(c tls.Certificate) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{c}} }
 	f("all is well", certs(good), upstream.TLSConfig{CAFiles: ca}, 200, "full")
-	f("another name asked for, that it has", certs(good), upstream.TLSConfig{CAFiles: ca, ServerName: "app.example"}, 200, "full")
+	f("another name requested, that it has", certs(good), upstream.TLSConfig{CAFiles: ca, ServerName: "app.example"}, 200, "full")
 	f("a wrong name", certs(good), upstream.TLSConfig{CAFiles: ca, ServerName: "other.example"}, 502, "wrong_name")
 	f("a name, not the address", certs(a.leaf(t, nil, "app.example")), upstream.TLSConfig{CAFiles: ca}, 502, "wrong_name")
 	f("an unknown authority", certs(other.leaf(t, nil, "127.0.0.1")), upstream.TLSConfig{CAFiles: ca}, 502, "unknown_authority")
@@ -442,7 +442,7 @@ func TestALargeUploadWaitsForTheHandshake(t *testing.T) {
 		answer <- string(b)
 	}()
 	last := int64(-1)
-	trial.Eventually(t, "the client is held back", func() bool {
+	trial.Eventually(t, "the client is throttled", func() bool {
 		time.Sleep(50 * time.Millisecond) // that nothing moves has no sign
 		now := sent.Load()
 		held := now == last && now > 0

@@ -18,7 +18,7 @@ import (
 )
 
 // Backends break off anywhere, in the handshake, in a head, in a record, between two
-// requests: what is answered with 200 and ends well is whole, and nothing stays behind.
+// requests: what is answered with 200 and ends well is complete, and nothing stays behind.
 func TestBackendsThatBreakOffAnywhereOverTLS(t *testing.T) {
 	a := newAuthority(t)
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.leaf(t, nil, "127.0.0.1")}}

@@ -14,7 +14,7 @@ import (
 )
 
 // Fields behind a request's body reach the backend, whatever versions of HTTP the two sides
-// speak; but none that may not stand there, and none that the backend trusts us to write.
+// speak; but none that may not appear there, and none that the backend trusts us to write.
 func TestRequestTrailersReachTheBackend(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)

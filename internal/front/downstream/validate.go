@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// A validation is what a route's document is held against, once the body is whole.
+// A validation is what a route's document is compared with, once the body is complete.
 type validation struct {
 	*forwarding
 	by                  *policy.Validator

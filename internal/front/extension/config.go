@@ -147,7 +147,7 @@ func checkTarget(target string) error {
 }
 
 // CheckAll returns what is wrong with the list as a whole: two of one name, and names of
-// routes and namespaces that do not exist. The paths begin at the list.
+// routes and namespaces that do not exist. The paths start at the list.
 func CheckAll(list []Config, route, namespace func(string) bool) error {
 	var errs []error
 	seen := map[string]int{}

@@ -20,7 +20,7 @@ type Answers[S comparable] struct {
 // answerLimits bound what we ourselves send.
 var answerLimits = http1.Limits{MaxLine: 64 << 10, MaxHead: 1 << 20, MaxFields: 1 << 12}
 
-// Head reads the head that b, the next bytes written to s, begins with. It returns how much
+// Head reads the head that b, the next bytes written to s, starts with. It returns how much
 // of b that used, and nil if the head is not complete: then b is kept. The Response is valid
 // until the next call.
 func (a *Answers[S]) Head(s S, b []byte) (res *http1.Response, used int, err error) {

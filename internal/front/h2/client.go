@@ -92,9 +92,9 @@ func (c *CallCounters) Add(t *CallStats) {
 
 // An Owner is who opened a Session. Its methods are called on the loop's goroutine.
 type Owner interface {
-	// Room says that calls have ended or more are allowed: Free may be more than it was.
+	// Room reports that calls have ended or more are allowed: Free may be more than it was.
 	Room(s *Session)
-	// Leaving says that no more calls can be opened, though some may still run.
+	// Leaving reports that no more calls can be opened, though some may still run.
 	Leaving(s *Session)
 	// Ended is the last call: the connection is closed.
 	Ended(s *Session, err error)
@@ -102,7 +102,7 @@ type Owner interface {
 
 // A Session is a connection of HTTP/2 to a backend. It belongs to its loop's goroutine.
 type Session struct {
-	// Fixed by Begin.
+	// Fixed by Start.
 	caller   *Caller
 	owner    Owner
 	counters *CallCounters
@@ -151,7 +151,7 @@ const (
 	// window is firstWindow, so that unread replies are not kept for long.
 	replyWindow = 256 << 10
 	// sessionWindow is the same over all streams. It is given back at once, so that a slow
-	// client holds up its own stream alone.
+	// client blocks its own stream alone.
 	sessionWindow = 4 << 20
 )
 
@@ -251,7 +251,7 @@ type PeerError struct {
 	Code Code
 	// Unprocessed: the backend has not acted on the request (RFC 9113 §8.7).
 	Unprocessed bool
-	// Malformed: what it sent is no HTTP/2.
+	// Malformed: what it sent is not HTTP/2.
 	Malformed bool
 	// Lost: the connection of the call ended.
 	Lost bool

@@ -113,7 +113,7 @@ func receiving(t *testing.T, sent []byte, n int) reading {
 	defer k.mu.Unlock()
 	r, ok := read(k.got.Bytes())
 	if !ok {
-		t.Errorf("what the caller got is no HTTP/1.1: %q", k.got.Bytes())
+		t.Errorf("what the caller got is not HTTP/1.1: %q", k.got.Bytes())
 	}
 	p.conn.Close()
 	return r

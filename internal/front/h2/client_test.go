@@ -43,7 +43,7 @@ func (p *peer) is(f func() bool) func() bool {
 	return func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f() }
 }
 
-// A dialler begins the session when its socket is connected.
+// A dialler starts the session when its socket is connected.
 type dialler struct {
 	p       *peer
 	reached chan struct{}
@@ -322,7 +322,7 @@ func TestRequestsWaitForWindows(t *testing.T) {
 	p.until("the end", func() bool { return p.ended[1] })
 }
 
-// A handler that takes nothing is held against its own stream alone, within a window.
+// A handler that accepts nothing is compared with its own stream alone, within a window.
 func TestASlowReaderHoldsUpItsStreamAlone(t *testing.T) {
 	p := calling(t, "epoll", usual...)
 	k := p.call(get1)

@@ -112,7 +112,7 @@ func (c *call) abort(code Code) {
 // in chunks all the same, since fields may follow it. Loop only.
 func (c *call) Length() (n int64, said bool) { return c.length, c.flags&saidLength != 0 }
 
-// A reply without a body, as to HEAD, is whole before the backend ends its stream, mostly by
+// A reply without a body, as to HEAD, is complete before the backend ends its stream, mostly by
 // the next frame. Such streams are kept for a while, so that they need no reset.
 const replyLingers = 16
 
@@ -235,7 +235,7 @@ func (c *call) taken() {
 	c.owed = 0
 }
 
-// ended says that the reply is complete. trailer are the fields behind its body, as lines.
+// ended reports that the reply is complete. trailer are the fields behind its body, as lines.
 func (c *call) ended(trailer []byte) {
 	if c.session.unlinger(c) {
 		c.flags |= replyEnded

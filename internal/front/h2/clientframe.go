@@ -42,7 +42,7 @@ func (s *Session) take(b []byte) int {
 	return frameHead + f.length
 }
 
-// expects judges the head of a frame by what may come now.
+// expects checks the head of a frame by what may come now.
 func (s *Session) expects(f header) bool {
 	switch {
 	case s.flags&ready == 0 && (f.kind != frameSettings || f.flags&flagAck != 0):

@@ -40,7 +40,7 @@ func (c *call) Send(b []byte) (taken int) {
 	return taken
 }
 
-// sendRequest sends the head that b begins with, or keeps it until it is whole. It returns
+// sendRequest sends the head that b starts with, or keeps it until it is complete. It returns
 // how much of b that used.
 func (c *call) sendRequest(b []byte) int {
 	s, l := c.session, c.session.caller

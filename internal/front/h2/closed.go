@@ -3,7 +3,7 @@ package h2
 import "slices"
 
 // closedStreams are the streams of a connection that were closed lately. A client may
-// send on one that we have closed until it knows that, which is no mistake of the client's
+// send on one that we have closed until it knows that, which is not a mistake of the client's
 // and is ignored (RFC 9113 §5.1); on one that it has ended itself it must not.
 type closedStreams struct {
 	stopped []uint32 // closed by us before the client ended them, the oldest first
@@ -36,7 +36,7 @@ func (l *closedStreams) find(id uint32) (stopped, ended bool) {
 	return slices.Contains(l.stopped, id), slices.Contains(l.ended, id)
 }
 
-// trim gives back what memory the lists do not need.
+// trim returns what memory the lists do not need.
 func (l *closedStreams) trim() {
 	l.stopped, l.ended = slices.Clip(slices.Clone(l.stopped)), slices.Clip(slices.Clone(l.ended))
 }

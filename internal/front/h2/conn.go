@@ -40,7 +40,7 @@ type connFlags uint8
 const (
 	gotSettings  connFlags = 1 << iota // the client's first
 	leaving                            // a first GOAWAY was sent
-	left                               // the last GOAWAY was sent: streams that begin are refused
+	left                               // the last GOAWAY was sent: streams that start are refused
 	failed                             // the connection ends with an error of the client's
 	idle                               // the timer is that of a connection without streams
 	movesNoTable                       // in a state alone: writer.noTable
@@ -101,7 +101,7 @@ func (h *conn) takePreface(b []byte) int {
 	return n
 }
 
-// expects judges the head of a frame by what may come now.
+// expects checks the head of a frame by what may come now.
 func (h *conn) expects(f header) bool {
 	switch {
 	case f.length > maxFrameSize:
@@ -187,7 +187,7 @@ func (h *conn) ping(f header, p []byte) {
 	}
 }
 
-// goneAway takes the client's GOAWAY: it begins no more streams, and we begin none.
+// goneAway takes the client's GOAWAY: it starts no more streams, and we start none.
 func (h *conn) goneAway(f header) {
 	switch {
 	case f.stream != 0:
@@ -347,7 +347,7 @@ func (h *conn) fail(code Code, why string) {
 	h.sock.CloseAfterFlush()
 }
 
-// leave says that no further request is taken (§6.8): first that there will be an end, and
+// leave reports that no further request is taken (§6.8): first that there will be an end, and
 // when the client knows that, where it was. So a request that is on its way is served.
 func (h *conn) leave(why ending) {
 	if h.flags&(leaving|failed) != 0 || h.sock.Closing() {
@@ -365,7 +365,7 @@ var leavePing = [8]byte{'w', 'e', 'i', 'r', 'l', 'e', 'f', 't'}
 
 const leaveTime = int64(1e9)
 
-// sayLast says which stream was the last one, and ends the connection when that is over.
+// sayLast reports which stream was the last one, and ends the connection when that is over.
 func (h *conn) sayLast() {
 	if h.flags&(left|failed) != 0 || h.sock.Closing() {
 		return

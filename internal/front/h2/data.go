@@ -250,7 +250,7 @@ func (s *stream) give(n int32) {
 	s.owed = 0
 }
 
-// ended says that the request is complete. trailer are the fields behind its body, as
+// ended reports that the request is complete. trailer are the fields behind its body, as
 // lines; nil: none.
 func (s *stream) ended(trailer []byte) {
 	if s.flags&theirEnd != 0 {

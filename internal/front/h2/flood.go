@@ -6,7 +6,7 @@ package h2
 type flood uint8
 
 const (
-	floodReset        flood = iota // streams that the client begins and takes back (CVE-2023-44487)
+	floodReset        flood = iota // streams that the client starts and takes back (CVE-2023-44487)
 	floodMadeReset                 // streams that its mistakes make us reset (CVE-2025-8671)
 	floodPing                      // PING
 	floodSettings                  // SETTINGS
@@ -68,7 +68,7 @@ func (b *budget) spend(f flood) bool {
 	return true
 }
 
-// earn gives back one of the kinds that go with requests, for one that was answered.
+// earn returns one of the kinds that go with requests, for one that was answered.
 func (b *budget) earn() {
 	for _, f := range [...]flood{floodReset, floodMadeReset, floodPriority} {
 		b.left[f] = min(b.left[f]+1, budgetMost)
@@ -125,5 +125,5 @@ func (b *Budget) Spend(f Flood, now int64) bool {
 	return b.left.spend(f)
 }
 
-// Earn gives back one of the kinds that go with requests, for one that was answered.
+// Earn returns one of the kinds that go with requests, for one that was answered.
 func (b *Budget) Earn() { b.left.earn() }

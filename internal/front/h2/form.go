@@ -18,7 +18,7 @@ func (q *RequestHead) Add(name, value string) {
 	q.fields.add(hpack.HeaderField{Name: name, Value: value})
 }
 
-// Malformed says why the fields break a rule of their own; empty: they break none.
+// Malformed reports why the fields break a rule of their own; empty: they break none.
 func (q *RequestHead) Malformed() string { return q.fields.bad }
 
 // TooLarge reports whether there was more than the bounds allow.

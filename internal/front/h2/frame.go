@@ -82,7 +82,7 @@ const (
 	maxStreamID = 1<<31 - 1
 )
 
-// Preface begins every connection of HTTP/2 (RFC 9113 §3.4).
+// Preface starts every connection of HTTP/2 (RFC 9113 §3.4).
 const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // header is the head of a frame.

@@ -120,7 +120,7 @@ const (
 	connWindow = 1 << 20
 	// streamWindow is the same for one stream, wideWindow for one that is taken as fast as it
 	// comes: each read of the socket brings more then. Few streams of a connection have it at a
-	// time, so that those whose handlers take nothing leave room for the others.
+	// time, so that those whose handlers accept nothing leave room for the others.
 	streamWindow = firstWindow
 	wideWindow   = 256 << 10
 	wideMost     = 2

@@ -12,7 +12,7 @@ import (
 // headers takes a HEADERS frame (RFC 9113 §6.2).
 func (h *conn) headers(f header, p []byte) {
 	if f.stream%2 == 0 {
-		h.fail(ProtocolError, "HEADERS for a stream that no client begins")
+		h.fail(ProtocolError, "HEADERS for a stream that no client starts")
 		return
 	}
 	block, complete, code, reason := h.blocks.start(f, p)
@@ -43,12 +43,12 @@ func (h *conn) continuation(f header, p []byte) {
 		h.sock.SetTimer(0)
 	}
 	if len(h.streams) == 0 {
-		h.rest() // unless a stream begins
+		h.rest() // unless a stream starts
 	}
 	h.head(f.stream, block)
 }
 
-// head takes a whole header block: it begins a stream, or ends one with trailers.
+// head takes a whole header block: it starts a stream, or ends one with trailers.
 func (h *conn) head(id uint32, block []byte) {
 	r := &h.loopState.req
 	r.reset(h.loopState.srv.cfg.Head)
@@ -92,7 +92,7 @@ func (h *conn) head(id uint32, block []byte) {
 	h.begin(id, r, ends)
 }
 
-// refuse does not begin a stream, and nothing was done for it (§8.7).
+// refuse does not start a stream, and nothing was done for it (§8.7).
 func (h *conn) refuse(id uint32) {
 	h.loopState.counters.refused.Add(1)
 	h.control(appendReset(nil, id, RefusedStream))
@@ -166,7 +166,7 @@ func (r *fields) add(f hpack.HeaderField) {
 	r.field(f.Name, f.Value)
 }
 
-// trimmedValue reports whether v begins or ends with white space (§8.2.1).
+// trimmedValue reports whether v starts or ends with white space (§8.2.1).
 func trimmedValue(v string) bool {
 	return v != "" && (v[0] == ' ' || v[0] == '\t' || v[len(v)-1] == ' ' || v[len(v)-1] == '\t')
 }
@@ -238,7 +238,7 @@ func (r *fields) field(name, value string) {
 	}
 }
 
-// contentLength takes the length of the body. What is no number, or another one than was
+// contentLength takes the length of the body. What is not a number, or another one than was
 // said before, is for the parser to refuse.
 func (r *fields) contentLength(value string) {
 	n, err := strconv.ParseUint(value, 10, 62)
@@ -309,7 +309,7 @@ func (r *fields) appendHead(b []byte, ends bool) ([]byte, bool) {
 // never answered.
 const upgradeLines = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 
-// visible reports whether s can stand in the first line of a head: it has no space and no
+// visible reports whether s can appear in the first line of a head: it has no space and no
 // control character, and is not empty.
 func visible(s string) bool {
 	for i := range len(s) {

@@ -2,7 +2,7 @@ package h2
 
 import "slices"
 
-// A stream may be answered before its request is whole. The client is not reset then: it
+// A stream may be answered before its request is complete. The client is not reset then: it
 // reads why, ends its request in order, and its errors meanwhile are reported to it, all
 // within bounds. Past those it gets NO_ERROR (RFC 9113 §8.1).
 
@@ -23,12 +23,12 @@ func (h *conn) lingering(id uint32) *stream {
 	return nil
 }
 
-// await keeps s, which was answered, until its request is whole.
+// await keeps s, which was answered, until its request is complete.
 func (h *conn) await(s *stream) {
 	if len(h.linger) == lingerMost {
 		h.stop(h.linger[0])
 	}
-	if held := streamWindow - s.credit; held > 0 { // what was held back may come now
+	if held := streamWindow - s.credit; held > 0 { // what was throttled may come now
 		h.control(appendWindowUpdate(nil, s.id, uint32(held)))
 	}
 	s.credit, s.owed, s.unread = max(s.credit, streamWindow), 0, 0

@@ -113,7 +113,7 @@ func TestWhatAConnectionMayNotEndsIt(t *testing.T) {
 		}
 	}
 	bad("DATA of an idle stream", http2.ErrCodeProtocol, func(c *client) { c.do(c.WriteData(1, true, nil)) })
-	bad("a stream that the server begins", http2.ErrCodeProtocol, func(c *client) { c.open(2, true, get("/")...) })
+	bad("a stream that the server starts", http2.ErrCodeProtocol, func(c *client) { c.open(2, true, get("/")...) })
 	bad("numbers that fall", http2.ErrCodeProtocol, func(c *client) { c.open(5, true, get("/")...); c.open(3, true, get("/")...) })
 	bad("PUSH_PROMISE", http2.ErrCodeProtocol, func(c *client) { c.do(c.WriteRawFrame(http2.FramePushPromise, 0, 1, []byte{0, 0, 0, 2})) })
 	bad("a frame that is too large", http2.ErrCodeFrameSize, func(c *client) { c.do(c.WriteRawFrame(http2.FrameData, 0, 1, make([]byte, 20<<10))) })
@@ -226,7 +226,7 @@ func TestBodiesAndTrailersGoBothWays(t *testing.T) {
 	}
 }
 
-// A client that reads nothing of one stream holds back that one, and no other.
+// A client that reads nothing of one stream delays that one, and no other.
 func TestAStreamThatIsNotReadHoldsBackNoOther(t *testing.T) {
 	f := serving(t, "epoll", Config{}, answering(func(c *eventloop.Conn, _ *exchange) {
 		c.Write([]byte("HTTP/1.1 200 OK\r\n\r\n"))

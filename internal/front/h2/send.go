@@ -56,7 +56,7 @@ func (s *stream) sendEnd() {
 	h.block(&s.flow, l.block.b.Bytes(), true)
 }
 
-// sendHead sends the head that b begins with, or keeps it until it is complete. It returns
+// sendHead sends the head that b starts with, or keeps it until it is complete. It returns
 // how much of b that used.
 func (s *stream) sendHead(b []byte) int {
 	h, l := s.conn, s.conn.loopState

@@ -31,7 +31,7 @@ const (
 
 var _ eventloop.Carrier = (*stream)(nil)
 
-// begin begins a stream.
+// begin starts a stream.
 func (h *conn) begin(id uint32, r *fields, ends bool) {
 	l := h.loopState
 	head, ok := r.appendHead(l.head[:0], ends)
@@ -127,7 +127,7 @@ func (s *stream) abort(code Code) {
 	s.Conn.Close(&StreamError{Code: code})
 }
 
-// reset says that the stream is over.
+// reset reports that the stream is over.
 func (s *stream) reset(code Code) {
 	s.flags |= ourEnd | wasReset
 	s.conn.control(appendReset(nil, s.id, code))

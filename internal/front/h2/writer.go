@@ -18,7 +18,7 @@ const sendMost = 64 << 10
 // writer is the sending half of a connection, the server's or the client's: it gathers the
 // frames of a tick, so that they leave in one send, and keeps to the peer's windows.
 type writer struct {
-	// Fixed by Take and Begin.
+	// Fixed by Take and Start.
 	sock *eventloop.Conn
 	pool *buffers
 
@@ -28,7 +28,7 @@ type writer struct {
 	window, theirWindow int32
 	maxFrame            int32 // of the peer
 	allowance           int32 // see moved
-	lastAt              int32 // where in out the last frame of a stream begins
+	lastAt              int32 // where in out the last frame of a stream starts
 	lastOf              uint32
 	lastOpen            bool      // lastAt and lastOf are valid
 	flushes             bool      // Flush is to be called
@@ -88,7 +88,7 @@ func (w *writer) flushLater() {
 	}
 }
 
-// control sends frames that no window holds back.
+// control sends frames that no window delays.
 func (w *writer) control(b []byte) {
 	w.buffer()
 	w.out = append(w.out, b...)
@@ -223,7 +223,7 @@ func (f *flow) proceed() {
 }
 
 // moved notes that a piece of a body went one way or the other. What peers say about that,
-// updates of windows and measurements of the path, is no flood.
+// updates of windows and measurements of the path, is not a flood.
 func (w *writer) moved() { w.allowance = min(w.allowance+allowanceEach, allowanceMost) }
 
 // excused accounts for one such frame, if there were bodies for it.
@@ -336,7 +336,7 @@ func (w *blockWriter) init() {
 	_ = w.encoder.WriteField(hpack.HeaderField{Name: ":method", Value: "GET"}) // announces the size, in a block that is discarded
 }
 
-// begin begins a block that to sends.
+// begin starts a block that to sends.
 func (w *blockWriter) begin(to *writer) {
 	w.b.Reset()
 	if to.noTable {

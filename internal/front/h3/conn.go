@@ -29,7 +29,7 @@ type conn struct {
 	// Owned by the loop's goroutine. No lock.
 	streams []*stream // open, in no order
 	peer    netip.AddrPort
-	last    quic.StreamID // where the next request would begin, as GOAWAY says it
+	last    quic.StreamID // where the next request would start, as GOAWAY says it
 	flags   connFlags
 	dscp    uint8 // of its packets
 
@@ -45,7 +45,7 @@ type connFlags uint8
 const (
 	gone    connFlags = 1 << iota // it is closed
 	leaving                       // a first GOAWAY was sent
-	left                          // the last GOAWAY was sent: streams that begin are refused
+	left                          // the last GOAWAY was sent: streams that start are refused
 	served                        // a request has come
 )
 
@@ -216,7 +216,7 @@ func (h *conn) forget(s *stream) {
 	}
 }
 
-// leave says that no further request is taken (RFC 9114 §5.2): first that there will be an
+// leave reports that no further request is taken (RFC 9114 §5.2): first that there will be an
 // end, and when the client can know that, where it was.
 func (h *conn) leave() {
 	if h.flags&(leaving|gone) != 0 {

@@ -487,7 +487,7 @@ func TestAClientThatWantsNoAnswerEndsItsStream(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial(nil)
 	s := c.request(get("/open"))
-	trial.Eventually(t, "the stream to stand", func() bool { return w.open.Load() != nil })
+	trial.Eventually(t, "the stream to be established", func() bool { return w.open.Load() != nil })
 	s.CancelRead(quic.StreamErrorCode(RequestCancelled))
 	select {
 	case err := <-w.closed:
@@ -531,7 +531,7 @@ func TestADrainAnnouncesItsLastStream(t *testing.T) {
 		t.Fatalf("the first frame is %#x", kind)
 	}
 	s := c.request(get("/open"))
-	trial.Eventually(t, "the stream to stand", func() bool { return w.open.Load() != nil })
+	trial.Eventually(t, "the stream to be established", func() bool { return w.open.Load() != nil })
 	w.srv.Drain()
 	if kind, id := next(); kind != frameGoAway || id != uint64(lastStream) {
 		t.Errorf("%#x of %d, want GOAWAY of the largest", kind, id)
@@ -582,7 +582,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 			return false
 		}
 		_ = s.SetReadDeadline(time.Now().Add(trial.Patience))
-		_, _ = s.Write(get("/")[:5]) // reading says what came of it
+		_, _ = s.Write(get("/")[:5]) // reading reports what came of it
 		_, err = c.answer(s)
 		e, ok := errors.AsType[*quic.StreamError](err)
 		return ok && Code(e.ErrorCode) == RequestIncomplete

@@ -66,7 +66,7 @@ func (s *Server) Listen(addr netip.AddrPort, config *tls.Config) error {
 	return nil
 }
 
-// checkBuffers says when the socket's buffers are smaller than was asked for.
+// checkBuffers reports when the socket's buffers are smaller than was asked for.
 func (s *Server) checkBuffers(udp *net.UDPConn) {
 	raw, err := udp.SyscallConn()
 	if err != nil {
@@ -106,7 +106,7 @@ type attemptKey struct{}
 // An attempt is a handshake; established says that it has come to a connection.
 type attempt struct{ established atomic.Bool }
 
-// attempted is called before a handshake begins.
+// attempted is called before a handshake starts.
 func (s *Server) attempted(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
 	if s.draining.Load() || s.ended.Err() != nil || s.front.Busy() || s.handshakes.Load() >= int64(s.cfg.MaxHandshakes) {
 		s.counters.shed.Add(1)

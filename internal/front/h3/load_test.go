@@ -48,7 +48,7 @@ func TestClientsThatConnectAtOnceAreAllAccepted(t *testing.T) {
 				return
 			}
 			_, _ = s.Write(get("/"))
-			_ = s.Close() // reading says what came of it
+			_ = s.Close() // reading reports what came of it
 			if got, err := c.answer(s); err != nil || got == "" {
 				t.Errorf("%q %v", got, err)
 			}

@@ -78,7 +78,7 @@ func (s *stream) readHead(f frames) (*request, error) {
 		case kind == frameHeaders:
 			return s.parseHead(f, length)
 		case kind == frameData || onlyControl(kind):
-			return nil, &connError{FrameUnexpected, "a request does not begin with HEADERS"}
+			return nil, &connError{FrameUnexpected, "a request does not start with HEADERS"}
 		case !s.conn.tolerate(h2.FloodUnknown):
 			return nil, errEnds
 		}
@@ -88,7 +88,7 @@ func (s *stream) readHead(f frames) (*request, error) {
 	}
 }
 
-// errEnds says that the connection ends already.
+// errEnds reports that the connection ends already.
 var errEnds = errors.New("the connection ends")
 
 func (s *stream) parseHead(f frames, length uint64) (*request, error) {

@@ -178,7 +178,7 @@ func (s *stream) sendEnd() {
 	_ = s.quic.Close()
 }
 
-// reset says that the answer will not be whole.
+// reset reports that the answer will not be complete.
 func (s *stream) reset(code Code) {
 	s.flags |= ourEnd
 	o := &s.out
@@ -188,7 +188,7 @@ func (s *stream) reset(code Code) {
 	s.quic.CancelWrite(quic.StreamErrorCode(code))
 }
 
-// sendHead sends the head that b begins with, or keeps it until it is complete. It returns
+// sendHead sends the head that b starts with, or keeps it until it is complete. It returns
 // how much of b that used.
 func (s *stream) sendHead(b []byte) int {
 	l := s.conn.loopState
@@ -217,7 +217,7 @@ func (s *stream) sendHead(b []byte) int {
 
 // headersFrame is a HEADERS frame of what was written to the encoder.
 func (l *loopState) headersFrame() []byte {
-	_ = l.encoder.Close() // the next field begins a section
+	_ = l.encoder.Close() // the next field starts a section
 	l.chunk = append(appendFrame(l.chunk[:0], frameHeaders, uint64(l.block.Len())), l.block.Bytes()...)
 	return l.chunk
 }

@@ -56,7 +56,7 @@ var (
 // more than that and a piece.
 const maxUnread = 64 << 10
 
-// begin begins the stream with its head.
+// begin starts the stream with its head.
 func (s *stream) begin(r *request) {
 	h := s.conn
 	h.last = max(h.last, s.quic.StreamID()+4)
@@ -137,7 +137,7 @@ func (s *stream) body(b []byte) {
 	s.Arrived(b)
 }
 
-// ended says that the request is complete. trailer are the fields behind its body.
+// ended reports that the request is complete. trailer are the fields behind its body.
 func (s *stream) ended(trailer []byte) {
 	if s.flags&(theirEnd|streamEnd) != 0 {
 		return
@@ -236,7 +236,7 @@ func (s *stream) Close(err error, orderly bool) {
 	}
 	s.flags |= streamEnd
 	s.still()
-	code := NoError // RFC 9114 §4.1: the answer is whole, whatever else was to come
+	code := NoError // RFC 9114 §4.1: the answer is complete, whatever else was to come
 	switch {
 	case s.flags&ourEnd != 0:
 	case orderly && s.flags&headSent != 0:

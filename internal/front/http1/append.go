@@ -24,8 +24,8 @@ func AppendStatusLine(dst []byte, status int) []byte {
 }
 
 // AppendField appends a field line. CR, LF, NUL and other bytes that a value may
-// not hold become spaces (RFC 9110 §5.5), so no value can begin a line of its
-// own. Nothing is appended if name is no token; see ValidName.
+// not hold become spaces (RFC 9110 §5.5), so no value can start a line of its
+// own. Nothing is appended if name is not a token; see ValidName.
 func AppendField[S, T ~string | ~[]byte](dst []byte, name S, value T) []byte {
 	if !tokens(name) {
 		return dst

@@ -116,7 +116,7 @@ func tokens[S ~string | ~[]byte](b S) bool {
 	return len(b) > 0
 }
 
-// valueEnd returns the index of the first byte in b[i:] that may not stand in a
+// valueEnd returns the index of the first byte in b[i:] that may not appear in a
 // field value, or len(b). It looks at eight bytes at a time: a byte below 0x20
 // borrows when 0x20 is taken from it, and 0x7f becomes the only zero byte.
 func valueEnd(b []byte, i int) int {

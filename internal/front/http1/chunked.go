@@ -70,8 +70,8 @@ func (c *Chunked) Decode(b []byte) (data []byte, n int, done bool, err error) {
 
 // DecodeTrailer is Decode that also appends the bytes of the trailer section to
 // trailer, unless that is nil: field lines that were checked like those of a head,
-// and the empty line at the end. They are at most 16 KiB. Who passes them on must
-// leave out what may not stand in a trailer (RFC 9110 §6.5.1).
+// and the empty line at the end. They are at most 16 KiB. Anyone who passes them on must
+// leave out what may not appear in a trailer (RFC 9110 §6.5.1).
 func (c *Chunked) DecodeTrailer(b []byte, trailer *[]byte) (data []byte, n int, done bool, err error) {
 	if c.state == chunkedBad {
 		return nil, 0, false, errChunkedBad

@@ -9,7 +9,7 @@ import (
 // is without the white space around it.
 type Field struct{ Name, Value []byte }
 
-// cutField reads one field line at b[i:] and returns where the next one begins.
+// cutField reads one field line at b[i:] and returns where the next one starts.
 // A nil name with next > 0 is the empty line that ends the head. next == 0
 // without an error means that b ends before the line does.
 func cutField(b []byte, i int) (name, value []byte, next int, err *Error) {
@@ -41,7 +41,7 @@ func cutField(b []byte, i int) (name, value []byte, next int, err *Error) {
 	return name, b[start:j:j], next, nil
 }
 
-// endOfHead judges a line whose name part b[i:j] is empty or not ended by a colon.
+// endOfHead checks a line whose name part b[i:j] is empty or not ended by a colon.
 func endOfHead(b []byte, i, j int) (next int, err *Error) {
 	c := b[j]
 	switch {
@@ -141,7 +141,7 @@ func (f *framing) take(name, value []byte, minor uint8) *Error {
 	return nil
 }
 
-// keepAlive says whether the connection outlives the exchange (RFC 9112 §9.3).
+// keepAlive reports whether the connection outlives the exchange (RFC 9112 §9.3).
 func (f *framing) keepAlive(minor uint8) bool {
 	if f.options&optionClose != 0 {
 		return false

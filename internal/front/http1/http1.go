@@ -35,7 +35,7 @@ const (
 
 	// maxMethod bounds a method. The longest registered one has 17 bytes.
 	maxMethod = 32
-	// firstFields is the capacity a Request or Response begins with: enough for
+	// firstFields is the capacity a Request or Response starts with: enough for
 	// what browsers send.
 	firstFields = 24
 )
@@ -53,8 +53,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// An Error says why a message was refused. The connection must be closed after
-// it: where the next message would begin is not known.
+// An Error reports why a message was refused. The connection must be closed after
+// it: where the next message would start is not known.
 type Error struct {
 	// Status to answer a request with. It is 502 from ParseResponse.
 	Status int
@@ -86,7 +86,7 @@ var (
 
 	errBareLF     = &Error{400, "line ends with a bare LF"}
 	errBareCR     = &Error{400, "bare CR in the head"}
-	errObsFold    = &Error{400, "field line begins with white space"}
+	errObsFold    = &Error{400, "field line starts with white space"}
 	errNameEmpty  = &Error{400, "field name is empty"}
 	errNameSpace  = &Error{400, "white space before the colon of a field"}
 	errNameColon  = &Error{400, "field line without a colon"}

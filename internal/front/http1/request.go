@@ -26,11 +26,11 @@ type Request struct {
 	// ContentLength is -1 without the field. Without it and without Chunked
 	// there is no body.
 	ContentLength int64
-	// Chunked says that a chunked body follows.
+	// Chunked reports that a chunked body follows.
 	Chunked bool
-	// KeepAlive says whether the client expects the connection to stay open.
+	// KeepAlive reports whether the client expects the connection to stay open.
 	KeepAlive bool
-	// Expect100 says that the client waits for 100 (Continue) before it sends
+	// Expect100 reports that the client waits for 100 (Continue) before it sends
 	// the body. It is false in HTTP/1.0 and without a body (RFC 9110 §10.1.1).
 	Expect100 bool
 	// Upgrade is the value of the Upgrade field if Connection lists "upgrade"

@@ -327,7 +327,7 @@ func TestFieldsAreKeptInOrderAndTrimmed(t *testing.T) {
 	}
 }
 
-// framed judges a request by its framing fields and says what they must mean.
+// framed checks a request by its framing fields and says what they must mean.
 func framed(t *testing.T, status int, fields string, length int64, chunked bool) {
 	t.Helper()
 	in := "POST / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n"

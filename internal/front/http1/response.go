@@ -2,7 +2,7 @@ package http1
 
 import "iter"
 
-// A Body says how the end of a response's body is found (RFC 9112 §6.3).
+// A Body reports how the end of a response's body is found (RFC 9112 §6.3).
 type Body uint8
 
 const (
@@ -33,12 +33,12 @@ type Response struct {
 	Reason []byte
 	// Fields are all field lines in the order sent.
 	Fields []Field
-	// Body says how the body is delimited, ContentLength alone does not:
+	// Body reports how the body is delimited, ContentLength alone does not:
 	// with HEAD and 304 it describes a body that is not sent.
 	Body Body
 	// ContentLength is -1 without the field.
 	ContentLength int64
-	// KeepAlive says whether the connection may carry another request afterwards.
+	// KeepAlive reports whether the connection may carry another request afterwards.
 	KeepAlive bool
 	// Upgrade is the value of the Upgrade field if Connection lists "upgrade".
 	Upgrade []byte
@@ -158,7 +158,7 @@ func (r *Response) parseFields(b []byte, i int, lim Limits, requestMethod string
 	case r.Status < 200 || r.Status == 204:
 		// RFC 9110 §8.6 and RFC 9112 §6.1 forbid both fields here. "Content-Length: 0"
 		// is a common slip and harmless; anything else may be followed by bytes
-		// that would be taken for the next response.
+		// that would be treated as the next response.
 		if f.chunked || f.length > 0 {
 			return 0, errStatusNoBody
 		}

@@ -30,7 +30,7 @@ func (r *Request) parseTarget() *Error {
 		for end < len(rest) && rest[end] != '/' && rest[end] != '?' {
 			end++
 		}
-		// "@" is no host byte, so user information is refused here as well.
+		// "@" is not a host byte, so user information is refused here as well.
 		if !validHost(rest[:end]) {
 			return errAuthority
 		}
@@ -71,7 +71,7 @@ func (r *Request) defaultPort() string {
 	return "80"
 }
 
-// validEscapes reports whether every "%" in b begins two hexadecimal digits.
+// validEscapes reports whether every "%" in b starts two hexadecimal digits.
 func validEscapes(b []byte) bool {
 	for {
 		i := bytes.IndexByte(b, '%')
@@ -105,7 +105,7 @@ func validHost(b []byte) bool {
 	return true
 }
 
-// splitPort cuts ":port" off an authority; the port is empty or begins with ":".
+// splitPort cuts ":port" off an authority; the port is empty or starts with ":".
 func splitPort(b []byte) (host, port []byte) {
 	for i := len(b) - 1; i >= 0; i-- {
 		switch b[i] {

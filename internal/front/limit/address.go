@@ -133,7 +133,7 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
-		return p, fmt.Errorf("%q is no network: write 10.0.0.0/8, 2001:db8::/32 or an address", text)
+		return p, fmt.Errorf("%q is not a network: write 10.0.0.0/8, 2001:db8::/32 or an address", text)
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {

@@ -39,5 +39,5 @@ func (c *Class) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no class: it is one of control, order, account, market, replay, or empty", b)
+	return fmt.Errorf("%q is not a class: it is one of control, order, account, market, replay, or empty", b)
 }

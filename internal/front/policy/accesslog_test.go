@@ -192,7 +192,7 @@ func TestASlowWriterLosesLinesAndIsCounted(t *testing.T) {
 	})
 }
 
-// A pipe that is not read holds up neither a reload nor the end of the process.
+// A pipe that is not read blocks neither a reload nor the end of the process.
 func TestABlockedWriterIsNotWaitedForLongerThanASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &slowWriter{entered: make(chan struct{}), leave: make(chan struct{})}

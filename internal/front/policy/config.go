@@ -40,7 +40,7 @@ type RouteConfig struct {
 	RequestHeaders HeaderRules `json:"request_headers"`
 	// ResponseHeaders changes what the client gets.
 	ResponseHeaders HeaderRules `json:"response_headers"`
-	// Auth says who may come.
+	// Auth specifies who may come.
 	Auth Auth `json:"auth"`
 	// ForwardAuth has an authorization server decide on each request, after auth and limits.
 	ForwardAuth authz.ForwardConfig `json:"forward_auth"`
@@ -70,7 +70,7 @@ type RouteConfig struct {
 	Timeouts Timeouts `json:"timeouts"`
 	// Retry in place of the cluster's.
 	Retry Retry `json:"retry"`
-	// Forwarding says which fields report to the upstream where a request comes from:
+	// Forwarding specifies which fields report to the upstream where a request comes from:
 	// "x-forwarded" (X-Forwarded-For, -Proto, -Host), "forwarded" (RFC 7239), "both"
 	// or "none". What clients send under these names is never passed on; of what
 	// trusted proxies say the client's address, scheme and host are. Empty means
@@ -80,12 +80,12 @@ type RouteConfig struct {
 	// to 1; 0 means all, as backends would sample their own, negative none. A
 	// caller's trace is continued as it is.
 	TraceSample float64 `json:"trace_sample"`
-	// Class says who goes first when there is more to do than can be done: control,
+	// Class specifies who goes first when there is more to do than can be done: control,
 	// order, account, market or replay. Requests of a class may have to wait, and are
 	// refused when they would wait for too long. Empty means that they are no part of
 	// that: they are served as they come.
 	Class string `json:"class"`
-	// AccessLog says what the access log gets of it.
+	// AccessLog specifies what the access log gets of it.
 	AccessLog AccessLogRule `json:"access_log"`
 	// Drift raises an alarm when what it forwards is no longer what it was.
 	Drift Drift `json:"drift"`
@@ -131,7 +131,7 @@ type Rewrite struct {
 	// Path replaces the path: "{id}" represents a parameter, "{*}" for what the
 	// route's "/*" matched. Not with strip_prefix and add_prefix. Empty: as it is.
 	Path string `json:"path"`
-	// StripPrefix is taken off the path's front, whole segments only; a path
+	// StripPrefix is removed from the path's front, whole segments only; a path
 	// without it stays. Empty: nothing.
 	StripPrefix string `json:"strip_prefix"`
 	// AddPrefix is put before the path, after strip_prefix. Empty: nothing.
@@ -152,7 +152,7 @@ type HeaderRules struct {
 	Add map[string]string `json:"add"`
 }
 
-// Auth says who may come through a route. Keys and issuers are in the auth section.
+// Auth specifies who may come through a route. Keys and issuers are in the auth section.
 type Auth struct {
 	// Required refuses requests without a valid token or key with 401. The token must
 	// name a subject (sub), and be for clients, not for Mercure or one channel. False: a
@@ -170,7 +170,7 @@ type Auth struct {
 	// Forward sends the upstream the identity in X-Weir-User, X-Weir-Auth ("token" or
 	// "api_key") and X-Weir-Scopes, and takes the token or key out of the request,
 	// but for a cookie.
-	// What a client sends under names that begin with X-Weir- is removed on every
+	// What a client sends under names that start with X-Weir- is removed on every
 	// route.
 	Forward bool `json:"forward"`
 }
@@ -253,7 +253,7 @@ type Retry struct {
 	Attempts int `json:"attempts"`
 }
 
-// AccessLogRule says what the access log gets of a route.
+// AccessLogRule specifies what the access log gets of a route.
 type AccessLogRule struct {
 	// Sample is the part of the requests that is logged, 0 to 1; 0 means all, negative none.
 	// Answers of status 500 and above are always logged.

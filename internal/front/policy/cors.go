@@ -26,7 +26,7 @@ type cors struct {
 	maxAge      string
 }
 
-// A wildOrigin is "https://*.example.com:8443" taken apart.
+// A wildOrigin is "https://*.example.com:8443" parsed.
 type wildOrigin struct{ scheme, suffix string } // "https://", ".example.com:8443"
 
 func newCORS(cfg CORS, routeMethods []string) (*cors, error) {
@@ -49,7 +49,7 @@ func newCORS(cfg CORS, routeMethods []string) (*cors, error) {
 	for key, list := range map[string][]string{"methods": cfg.Methods, "headers": cfg.Headers, "expose_headers": cfg.ExposeHeaders} {
 		for _, name := range list {
 			if !http1.ValidName(name) {
-				errs = append(errs, fmt.Errorf("cors.%s: %q is no name", key, name))
+				errs = append(errs, fmt.Errorf("cors.%s: %q is not a name", key, name))
 			}
 		}
 	}
@@ -88,7 +88,7 @@ func (c *cors) allow(o string) error {
 	u, err := url.Parse(strings.Replace(o, "://*.", "://", 1))
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.Path+u.RawQuery+u.Fragment != "" ||
 		u.User != nil || strings.Contains(u.Host, "*") {
-		return fmt.Errorf(`%q is no origin: write "https://app.example.com", "https://*.example.com" or "*"`, o)
+		return fmt.Errorf(`%q is not an origin: write "https://app.example.com", "https://*.example.com" or "*"`, o)
 	}
 	host := strings.ToLower(u.Host)
 	if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {

@@ -84,14 +84,14 @@ type Framing struct {
 	Host string
 	// Date is a whole Date line for a response that has none; empty: none.
 	Date []byte
-	// Extra are whole field lines of the proxy's own.
+	// Extra are complete field lines of the proxy's own.
 	Extra []byte
 
 	// shared are the fields of the client's that continue; nil: all.
 	shared *nameSet
 }
 
-// An Action says what the front does next.
+// An Action reports what the front does next.
 type Action uint8
 
 const (
@@ -107,7 +107,7 @@ const (
 	Forward
 )
 
-// A Verdict is what a route says of a request. Its slices are valid until the
+// A Verdict is what a route specifies of a request. Its slices are valid until the
 // Exchange is used again.
 type Verdict struct {
 	Action Action
@@ -116,7 +116,7 @@ type Verdict struct {
 	Message, Hint string
 	// RetryAfter is the value of Retry-After in seconds, which the front writes; 0: none.
 	RetryAfter int64
-	// Fields are whole field lines to write besides the front's own: Allow, Location,
+	// Fields are complete field lines to write besides the front's own: Allow, Location,
 	// WWW-Authenticate, CORS.
 	Fields []byte
 	// ContentType and Body of the answer (Respond).
@@ -135,7 +135,7 @@ type Outcome struct {
 	Status            int
 	BytesIn, BytesOut int64 // of the bodies
 	DurationNS        int64
-	FirstByteNS       int64  // to the head of the reply; 0: DurationNS is taken for it
+	FirstByteNS       int64  // to the head of the reply; 0: DurationNS is treated as it
 	Upstream          string // the peer that answered; empty: none
 	Retries           int
 	GRPC              bool // GRPCStatus is how a call of gRPC ended

@@ -120,7 +120,7 @@ func MayChange(name string) error {
 	case slices.Contains(untouchable, low):
 		return fmt.Errorf("%s belongs to the connection and cannot be changed", name)
 	case strings.HasPrefix(low, "x-weir-"):
-		return errors.New("names that begin with X-Weir- are Weir's own")
+		return errors.New("names that start with X-Weir- are Weir's own")
 	case !plainName([]byte(low)):
 		return fmt.Errorf("invalid name %q: want letters, digits and hyphens, as backends read no others in one way", name)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/router"
 )
 
-// ownFields says which fields of our own the upstream gets. One that a header rule
+// ownFields reports which fields of our own the upstream gets. One that a header rule
 // sets or removes is the rule's.
 type ownFields struct {
 	xFor, xProto, xHost, forwarded, via, trace bool
@@ -289,7 +289,7 @@ func appendForwarded(dst []byte, client, peer netip.Addr, scheme string, host []
 	dst = append(dst, "Forwarded: "...)
 	dst = appendNode(dst, client)
 	if len(host) > 0 {
-		dst = append(dst, `;host="`...) // quoted: a port's colon is no token byte
+		dst = append(dst, `;host="`...) // quoted: a port's colon is not a token byte
 		dst = append(appendHost(dst, host), '"')
 	}
 	dst = append(append(dst, ";proto="...), scheme...)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/limit"
 )
 
-// How x's identity was presented: what Forward takes out of the request.
+// How x's identity was presented: what Forward removes from the request.
 type presented uint8
 
 const (

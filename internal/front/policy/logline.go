@@ -39,7 +39,7 @@ func (x *Exchange) describe() {
 		if x.Route != nil {
 			x.lines = redact.AppendQuery(x.lines[:0], x.Query, x.Route.redact)
 		} else {
-			x.lines = append(x.lines[:0], redact.Mark...) // no route says what else is secret
+			x.lines = append(x.lines[:0], redact.Mark...) // no route specifies what else is secret
 		}
 		b = jsontext.AppendString(b, x.lines)
 	}

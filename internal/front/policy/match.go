@@ -41,7 +41,7 @@ func (m *Match) validate() error {
 	}
 	for _, c := range m.Headers {
 		if !http1.ValidName(c.Name) {
-			errs = append(errs, fmt.Errorf("match.headers: %q is no field name", c.Name))
+			errs = append(errs, fmt.Errorf("match.headers: %q is not a field name", c.Name))
 		}
 		if strings.EqualFold(c.Name, "Host") {
 			errs = append(errs, errors.New("match.headers: Host: write it as the route's host"))

@@ -72,7 +72,7 @@ func TestConditionsThatAreRefused(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	f(`match.headers: "a b" is no field name`, `{"path": "/a", "cluster": "c", "match": {"headers": [{"name": "a b"}]}}`)
+	f(`match.headers: "a b" is not a field name`, `{"path": "/a", "cluster": "c", "match": {"headers": [{"name": "a b"}]}}`)
 	f("write it as the route's host", `{"path": "/a", "cluster": "c", "match": {"headers": [{"name": "host", "value": "b"}]}}`)
 	f("names no parameter", `{"path": "/a", "cluster": "c", "match": {"query": [{"value": "1"}]}}`)
 	many := strings.Repeat(`{"name": "a"},`, maxConditions) + `{"name": "a"}`

@@ -41,7 +41,7 @@ var (
 	requestPrefixes  = []string{"x-weir-", "weir-", "grip-", "x-ssl-", "ssl-client-", "x-amzn-mtls-"}
 	responseNames    = hopNames
 	responsePrefixes = []string{"x-weir-", "weir-", "grip-"}
-	// untouchable cannot stand in header rules.
+	// untouchable cannot appear in header rules.
 	untouchable = append([]string{"host", "expect"}, hopNames...)
 )
 
@@ -135,7 +135,7 @@ func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m
 
 // plainName reports whether a name is letters, digits and hyphens. Others are
 // not passed to backends: CGI and its heirs make one variable of X-User, X_User
-// and X.User, so that one of them could stand in for what we wrote or removed.
+// and X.User, so that one of them could appear in for what we wrote or removed.
 func plainName(name []byte) bool {
 	for _, c := range name {
 		if !plainBytes[c] {

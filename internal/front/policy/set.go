@@ -24,7 +24,7 @@ type Deps struct {
 	Auth *auth.Authenticator
 	// Extensions decide on requests and responses; nil: there are none.
 	Extensions *extension.Extensions
-	// Trust says whose forwarding fields are believed; nil: none.
+	// Trust reports whose forwarding fields are trusted; nil: none.
 	Trust *limit.Trust
 	// Cluster reports whether there is an upstream of that name; nil: not checked.
 	Cluster func(name string) bool
@@ -135,7 +135,7 @@ func New(routes []RouteConfig, deps Deps) (*Set, error) {
 // Routes returns the routes in the order configured. Not to be changed.
 func (s *Set) Routes() []*Route { return s.routes }
 
-// Watch gives the routes that ask for one the drift monitors of their names, and
+// Watch gives the routes that request one the drift monitors of their names, and
 // forgets those of others. Call it once, before the set serves: a set that is
 // refused must not take the monitors of the one that stays. A nil set has none.
 func (s *Set) Watch(in *upstream.Set) {
@@ -197,13 +197,13 @@ func (s *Set) Match(x *Exchange) Verdict {
 	return Verdict{Status: 404, Message: "no such path", Hint: "no route leads there"}
 }
 
-// checkPath refuses spellings that the route does not ask for.
+// checkPath refuses spellings that the route does not request.
 func (r *admission) checkPath(odd router.Odd) Verdict {
 	switch {
 	case odd&router.OddSlash != 0 && !r.cfg.Paths.EncodedSlash:
-		return Verdict{Status: 400, Message: "encoded slash in the path", Hint: "the route would have to ask for it with paths.encoded_slash"}
+		return Verdict{Status: 400, Message: "encoded slash in the path", Hint: "the route would have to request it with paths.encoded_slash"}
 	case odd&router.OddSemicolon != 0 && !r.cfg.Paths.Semicolon:
-		return Verdict{Status: 400, Message: "semicolon in the path", Hint: "the route would have to ask for it with paths.semicolon"}
+		return Verdict{Status: 400, Message: "semicolon in the path", Hint: "the route would have to request it with paths.semicolon"}
 	}
 	return Verdict{Action: Forward}
 }

@@ -73,7 +73,7 @@ func (r *Record) validate() error {
 		if name, ok := strings.CutPrefix(k, "cookie:"); ok && http1.ValidName(name) || http1.ValidName(k) {
 			continue
 		}
-		say("record.key: %q is no field name; write for example X-Session or cookie:sid", k)
+		say("record.key: %q is not a field name; write for example X-Session or cookie:sid", k)
 	}
 	if r.MaxEvents < 0 || r.MaxBytes < 0 || r.MaxConcurrent < 0 {
 		say("record: max_events, max_bytes and max_concurrent must not be negative")

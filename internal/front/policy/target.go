@@ -83,7 +83,7 @@ func validHost(h []byte) bool {
 	return len(h) > 0
 }
 
-// redirected answers with the place that the route says.
+// redirected answers with the place that the route specifies.
 func (r *admission) redirected(x *Exchange) Verdict {
 	x.outBuf = r.redirect.expand(x.outBuf[:0], x)
 	x.lines = http1.AppendField(x.lines[:0], "Location", x.outBuf)

@@ -27,7 +27,7 @@ const (
 	hostPlace
 )
 
-// parseTemplate compiles text. param finds a parameter by name. Places that begin
+// parseTemplate compiles text. param finds a parameter by name. Places that start
 // with "$" are for redirects.
 func parseTemplate(text string, param func(string) int, redirect bool) (template, error) {
 	var t template
@@ -53,7 +53,7 @@ func parseTemplate(text string, param func(string) int, redirect bool) (template
 		return t, t.checkTarget(text)
 	}
 	if !strings.HasPrefix(text, "/") {
-		return nil, fmt.Errorf("%q does not begin with a slash", text)
+		return nil, fmt.Errorf("%q does not start with a slash", text)
 	}
 	return t, nil
 }

@@ -75,8 +75,8 @@ func (t *Trace) AppendTraceparent(dst []byte) []byte {
 	return hex.AppendEncode(dst, []byte{t.Flags})
 }
 
-// continueTrace continues the trace of a request, or begins one. sample is the
-// threshold below which one that begins here is marked as sampled.
+// continueTrace continues the trace of a request, or starts one. sample is the
+// threshold below which one that starts here is marked as sampled.
 func continueTrace(fields []http1.Field, sample uint32) (t Trace) {
 	ok := false
 	if http1count(fields, "traceparent") == 1 { // two of them say nothing (§2.2)

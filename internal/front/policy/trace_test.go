@@ -67,7 +67,7 @@ func TestATraceIsContinuedOrStarted(t *testing.T) {
 		t.Errorf("started as %s and %s, %s", a, b, state)
 	}
 	if got, _ = f("GET /quiet"); got[52:] != "-02" {
-		t.Errorf("a trace that is not sampled begins as %s", got)
+		t.Errorf("a trace that is not sampled starts as %s", got)
 	}
 }
 

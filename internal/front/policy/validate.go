@@ -107,7 +107,7 @@ func (c RouteConfig) Validate() error {
 	}
 	for _, name := range c.AccessLog.Headers {
 		if !http1.ValidName(name) {
-			say("access_log.headers: %q is no field name", name)
+			say("access_log.headers: %q is not a field name", name)
 		}
 	}
 	return errors.Join(errs...)
@@ -168,7 +168,7 @@ func (c *RouteConfig) validateRewrite() error {
 		}
 	}
 	if h := rw.Host; h != "" && h != "$upstream" && !validHost([]byte(h)) {
-		errs = append(errs, fmt.Errorf("rewrite.host: %q is no host", h))
+		errs = append(errs, fmt.Errorf("rewrite.host: %q is not a host", h))
 	}
 	if (rw != Rewrite{}) && c.Cluster == "" {
 		errs = append(errs, errors.New("rewrite: nothing goes to an upstream here"))
@@ -181,11 +181,11 @@ func (h HeaderRules) validate(key string) error {
 	name := func(where, n string) {
 		switch low := strings.ToLower(n); {
 		case !http1.ValidName(n):
-			errs = append(errs, fmt.Errorf("%s.%s: %q is no field name", key, where, n))
+			errs = append(errs, fmt.Errorf("%s.%s: %q is not a field name", key, where, n))
 		case slices.Contains(untouchable, low):
 			errs = append(errs, fmt.Errorf("%s.%s: %s belongs to the connection and cannot be changed", key, where, n))
 		case strings.HasPrefix(low, "x-weir-"):
-			errs = append(errs, fmt.Errorf("%s.%s: names that begin with X-Weir- are Weir's own", key, where))
+			errs = append(errs, fmt.Errorf("%s.%s: names that start with X-Weir- are Weir's own", key, where))
 		}
 	}
 	for _, n := range h.Remove {

@@ -57,7 +57,7 @@ var (
 
 // An outlet writes what a carrier has.
 type outlet interface {
-	// head begins an answer; a hijacked connection gets none.
+	// head starts an answer; a hijacked connection gets none.
 	head(*head)
 	// write writes b, within Config.WriteStall, and flushes it.
 	write(b []byte) error

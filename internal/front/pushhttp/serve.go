@@ -33,7 +33,7 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, checkOri
 	p := &push.Subscription{Subscription: *sub, Identity: id}
 	var ok bool
 	if p.Key, p.Accept, ok = Handshake(r, checkOrigin); !ok {
-		if c, err := websocket.Accept(w, r, websocket.AcceptOptions{CheckOrigin: checkOrigin}); err == nil { // it says what is wrong
+		if c, err := websocket.Accept(w, r, websocket.AcceptOptions{CheckOrigin: checkOrigin}); err == nil { // it reports what is wrong
 			c.CloseNow()
 		}
 		return

@@ -19,14 +19,14 @@ var suffixes = []string{
 	"signature", "sig", "jwt", "assertion", "sessionid", "csrf", "xsrf", "samlresponse", "samlrequest", "dsn", "connectionstring", "connectionuri",
 }
 
-// names are whole names of secrets, wherever they are. Those that end like this are often
+// names are complete names of secrets, wherever they are. Those that end like this are often
 // something else.
 var names = map[string]bool{
 	"auth": true, "pwd": true, "dpop": true, "otp": true, "totp": true, "bearer": true, "sessid": true, "phpsessid": true, "jsessionid": true,
 	"xamzsignature": true, "xamznoidcdata": true, "secwebsocketprotocol": true, "accesskeyid": true, "awsaccesskeyid": true,
 }
 
-// parameters are whole names of secrets in queries; elsewhere they are ordinary words.
+// parameters are complete names of secrets in queries; elsewhere they are ordinary words.
 var parameters = map[string]bool{"key": true, "code": true, "pass": true, "sid": true, "session": true, "pin": true, "hash": true, "hmac": true, "policy": true, "ticket": true}
 
 // maxName bounds in bytes what is compared of a name: its end.
@@ -84,7 +84,7 @@ func known(plain []byte, parameter bool) bool {
 	return false
 }
 
-// JWT returns where the first JSON Web Token in s begins and ends, or 0, 0.
+// JWT returns where the first JSON Web Token in s starts and ends, or 0, 0.
 func JWT[S ~string | ~[]byte](s S) (start, end int) {
 	for i := 0; i+2 < len(s); i++ {
 		if s[i] != 'e' || s[i+1] != 'y' || s[i+2] != 'J' || i > 0 && base64url(s[i-1]) {

@@ -68,7 +68,7 @@ func TestText(t *testing.T) {
 	same := func(s string) { t.Helper(); f(s, s) }
 	same("")
 	same("listen 127.0.0.1:8000: permission denied")
-	same("read_token: it is the token: who has it could do everything")
+	same("read_token: it is the token: anyone who has it could do everything")
 	same("https://example.com/@scope/pkg?a=b")
 	same("a bearer token is wanted, basic authentication is not")
 	same("mail ann@example.com about code=503")

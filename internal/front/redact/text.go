@@ -263,7 +263,7 @@ func members(s string) string {
 	return b.String()
 }
 
-// minCredentials is the least length of what is taken for credentials behind the name of a
+// minCredentials is the least length of what is treated as credentials behind the name of a
 // scheme: shorter words are text.
 const minCredentials = 8
 

@@ -23,7 +23,7 @@ type Config struct {
 	HeadTimeout, KeepAlive time.Duration
 	// Head bounds a request's head.
 	Head http1.Limits
-	// Prefix begins the paths of challenges; a token follows.
+	// Prefix starts the paths of challenges; a token follows.
 	Prefix string
 	// Port is the TLS listener's, which redirects lead to. Any goroutine may call it.
 	Port func() uint16
@@ -88,7 +88,7 @@ func (s *Server) Close() {
 type conn struct {
 	s       *Server
 	seen    int  // bytes of an incomplete head that were looked at
-	later   bool // there was a request: the next head's time begins with its first byte
+	later   bool // there was a request: the next head's time starts with its first byte
 	head    bool // the request's method is HEAD
 	waiting bool // for Find
 	ended   bool // the client sends no more

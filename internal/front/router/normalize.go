@@ -1,6 +1,6 @@
 package router
 
-// An Odd says what a path holds that two readers may read in two ways, though
+// An Odd reports what a path holds that two readers may read in two ways, though
 // its own spelling is settled. It is a set of bits.
 type Odd uint32
 
@@ -18,7 +18,7 @@ const (
 // Odd say which of them a path has encoded.
 const reserved = "!$&'()*+,=:@"
 
-// A PathError says why a path has no single reading.
+// A PathError reports why a path has no single reading.
 type PathError struct {
 	// Status to answer with: 400 or 414.
 	Status int
@@ -31,7 +31,7 @@ func (e *PathError) Error() string { return e.Reason }
 
 // Made once: a flood of bad paths allocates nothing.
 var (
-	errPathForm      = &PathError{400, "the path does not begin with a slash"}
+	errPathForm      = &PathError{400, "the path does not start with a slash"}
 	errPathLength    = &PathError{414, "the path is too long"}
 	errPathEscape    = &PathError{400, "bad percent-encoding in the path"}
 	errPathByte      = &PathError{400, "byte not allowed in the path"}
@@ -218,7 +218,7 @@ func oddOf(c byte) Odd {
 	return 0
 }
 
-// overlong reports whether the bytes begin a UTF-8 sequence longer than needed,
+// overlong reports whether the bytes start a UTF-8 sequence longer than needed,
 // which careless decoders turn into ASCII, such as C0 AF into a slash (RFC 3629 §10).
 func overlong(lead, c byte) bool {
 	switch lead {

@@ -62,9 +62,9 @@ func TestWhatHasTwoReadingsIsRefused(t *testing.T) {
 			t.Errorf("Normalize(%q) = %q, %v; want %q", in, out, err, reason)
 		}
 	}
-	f("", "begin with a slash")
-	f("admin", "begin with a slash")
-	f("**", "begin with a slash")
+	f("", "start with a slash")
+	f("admin", "start with a slash")
+	f("**", "start with a slash")
 	f("/..", "above the root")
 	f("/../admin", "above the root")
 	f("/a/../../admin", "above the root")

@@ -2,7 +2,7 @@ package router
 
 import "strings"
 
-// A pattern is a rule's path taken apart.
+// A pattern is a rule's path parsed.
 type pattern struct {
 	text   string   // as it is matched, parameters' names aside
 	pieces []string // literals, and "" for a parameter
@@ -18,7 +18,7 @@ func parsePattern(path string) (p pattern, problem string) {
 		path = "/*"
 	}
 	if path[0] != '/' {
-		return p, "a path begins with a slash"
+		return p, "a path starts with a slash"
 	}
 	if rest, ok := strings.CutSuffix(path, "/*"); ok {
 		p.prefix, path = true, rest+"/"
@@ -83,7 +83,7 @@ func (p *pattern) addParam(name string) (problem string) {
 }
 
 // literalSegment returns seg in the spelling that requests have when they are
-// matched. Bytes that are not ASCII may stand plainly in a rule.
+// matched. Bytes that are not ASCII may appear plainly in a rule.
 func (p *pattern) literalSegment(seg string) (normal, problem string) {
 	switch {
 	case seg == "." || seg == "..":
@@ -108,7 +108,7 @@ func (p *pattern) literalSegment(seg string) (normal, problem string) {
 	case err != nil:
 		return "", err.Error()
 	case odd&(OddSlash|OddSemicolon) != 0:
-		return "", "encoded slashes and semicolons cannot stand in a rule"
+		return "", "encoded slashes and semicolons cannot appear in a rule"
 	case odd != 0:
 		return "", "write bytes such as : and @ as they are, not encoded"
 	}

@@ -16,7 +16,7 @@ type Rule struct {
 	Methods []string
 }
 
-// An Outcome says what Match found.
+// An Outcome reports what Match found.
 type Outcome uint8
 
 const (
@@ -37,7 +37,7 @@ const MaxParams = 16
 // Match again. It means something only together with the path it was matched on.
 type Params struct {
 	n    uint8
-	rest uint16 // where what "/*" represents begins, 0: the rule has none
+	rest uint16 // where what "/*" represents starts, 0: the rule has none
 	at   [MaxParams][2]uint16
 }
 

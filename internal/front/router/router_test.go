@@ -88,7 +88,7 @@ func TestTheMostSpecificRuleWins(t *testing.T) {
 	f("GET h/files/a/", "files *=a/")
 	f("GET h/files/a/b", "deep *=")
 	f("GET h/files/a/b/c/d", "deep *=c/d")
-	f("GET h/files/one", "files *=one") // a literal on the left beats one on the right
+	f("GET h/files/one", "files *=one") // a literal on the left takes precedence over one on the right
 	f("GET h/filer/one", "x x=filer")
 	f("GET h/q/one", "x x=q")
 	f("GET h/q/two", "xs x=q *=")
@@ -170,7 +170,7 @@ func TestHostsFromTheMostSpecific(t *testing.T) {
 	f("GET /x", "any")
 	f("GET "+strings.Repeat("a", 300)+".example.com/x", "any")
 	f("GET other/healthz", "health")
-	f("GET www.example.com/healthz", "exact") // a host's "/*" beats anything without a host
+	f("GET www.example.com/healthz", "exact") // a host's "/*" takes precedence over anything without a host
 }
 
 func TestMethodsAreDecidedLast(t *testing.T) {
@@ -226,7 +226,7 @@ func TestABadRuleSaysWhatToWrite(t *testing.T) {
 			t.Errorf("%+v: got %v, want %q", rule, err, want)
 		}
 	}
-	f(Rule{Name: "a", Path: "x"}, `rule "a": path "x": a path begins with a slash`)
+	f(Rule{Name: "a", Path: "x"}, `rule "a": path "x": a path starts with a slash`)
 	f(Rule{Path: "/a//b"}, "empty segment")
 	f(Rule{Path: "/a/../b"}, "dot segments")
 	f(Rule{Path: "/a/%2e%2E/b"}, "dot")

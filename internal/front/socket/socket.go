@@ -25,7 +25,7 @@ import (
 // WebSocket client that has nothing to take is still there is for the protocol to
 // find out: with Ping or a message of its own, SetTimer and LastRead.
 //
-// What a namespace says about slow subscribers (policy, max_rate) goes for
+// What a namespace specifies about slow subscribers (policy, max_rate) goes for
 // Request.Subscribe. A session that is sent more than its client takes finds that by
 // Stalled and Unsent, and chooses; if it does not, the transport's bound ends the client.
 type Transport interface {
@@ -62,7 +62,7 @@ type Transport interface {
 	SetTimer(d time.Duration)
 	// Now is a monotonic clock in nanoseconds.
 	Now() int64
-	// Subscribe begins a subscription of the hub; sink is called by the owner, maybe
+	// Subscribe starts a subscription of the hub; sink is called by the owner, maybe
 	// before it returns, and not any more once the transport is closed. An error means
 	// that nothing was started. A subscription ends with its transport, if not before.
 	Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.SubscribeOptions) error
@@ -90,9 +90,9 @@ type Session interface {
 	// Message is a complete message of a WebSocket client; b is valid until it returns.
 	// Streams never call it.
 	Message(b []byte, binary bool)
-	// Pong says that a WebSocket client has answered a ping.
+	// Pong reports that a WebSocket client has answered a ping.
 	Pong()
-	// Drained says that all that waited was taken by the client's socket.
+	// Drained reports that all that waited was taken by the client's socket.
 	Drained()
 	// Timer is the end of SetTimer.
 	Timer()
@@ -151,7 +151,7 @@ type Request interface {
 	Body() []byte
 	// Secure reports whether the client came over TLS.
 	Secure() bool
-	// Host is the authority that the client asked for.
+	// Host is the authority that the client requested.
 	Host() string
 	// Origin is the page's origin as the client said it ("" for none), and what auth
 	// thinks of it.
@@ -185,7 +185,7 @@ type Request interface {
 	// Fail answers with an error in Weir's own form.
 	Fail(e *wire.Error)
 	// WebSocket completes a handshake and makes the connection speak what open returns.
-	// Messages of the client come after open has returned. What is no handshake, or
+	// Messages of the client come after open has returned. What is not a handshake, or
 	// comes from a page that may not, is refused without open.
 	WebSocket(o WebSocketOptions, open func(Transport) Session)
 	// Stream answers 200 with a body that stays open.
@@ -243,7 +243,7 @@ type Subscription struct {
 	Format hub.Format
 	// Identity is who subscribes: the stream ends when it expires.
 	Identity *auth.Identity
-	// Select judges each message for this subscriber; nil means that all are wanted.
+	// Select checks each message for this subscriber; nil means that all are wanted.
 	// It must be pure and quick. It is put into Options.
 	Select func(*hub.Message) bool
 	// Fields are added to the head.
@@ -285,7 +285,7 @@ type Endpoint struct {
 	Methods string
 	// MaxBody bounds a body in bytes; 0: a body is not wanted.
 	MaxBody int
-	// Stream says that its clients give up for good after a status other than 200.
+	// Stream reports that its clients give up for good after a status other than 200.
 	Stream bool
 	// Replaces lets it take the place of one of Weir's own endpoints at Path; false: a
 	// path of Weir's own is an error.

@@ -18,7 +18,7 @@ const maxEndpointBody = 64 << 20
 // is for any goroutine from then on.
 type Table[E any] struct {
 	whole map[string]*entry[E]
-	below []*entry[E] // all that begins with a path, the longest first
+	below []*entry[E] // all that starts with a path, the longest first
 }
 
 type entry[E any] struct {

@@ -160,7 +160,7 @@ func (s *fit) model() {
 	s.sumLevels()
 }
 
-// idleShare is the part of overloaded windows for which a queue that begins empty has nothing
+// idleShare is the part of overloaded windows for which a queue that starts empty has nothing
 // to do yet: 1/(λ−C) seconds of each in M/M/1. A window that follows another has none; which
 // do is not known to all targets, so it widens the interval upwards only.
 func idleShare(points []stat.Throughput, lengths []float64, c float64) float64 {

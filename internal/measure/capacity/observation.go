@@ -51,7 +51,7 @@ type Observation struct {
 	Response Quantiles `json:"response"`
 	Service  Quantiles `json:"service"`
 	// InFlight is the mean number under way, and Sojourn the mean time that what it
-	// counts was (Little's law is held against the two); 0 means Response.Mean.
+	// counts was (Little's law is compared with the two); 0 means Response.Mean.
 	InFlight float64 `json:"in_flight"`
 	Sojourn  float64 `json:"sojourn,omitempty"`
 
@@ -105,7 +105,7 @@ type Generator struct {
 	// CPU is the cores it used, Share of all processors (0 to 1).
 	CPU   float64 `json:"cpu"`
 	Share float64 `json:"share"`
-	// Limited says that it was the limit, and Why in words.
+	// Limited reports that it was the limit, and Why in words.
 	Limited bool   `json:"limited,omitempty"`
 	Why     string `json:"why,omitempty"`
 }
@@ -125,7 +125,7 @@ type Runtime struct {
 	RSS uint64 `json:"rss,omitempty"`
 	// CPUSeconds is the processor time used in the window.
 	CPUSeconds float64 `json:"cpu_seconds,omitempty"`
-	// Remote says that it runs on another machine than the generator.
+	// Remote reports that it runs on another machine than the generator.
 	Remote bool `json:"remote,omitempty"`
 }
 

@@ -89,7 +89,7 @@ type Event struct {
 	Elapsed     time.Duration
 	// Remaining is estimated.
 	Remaining time.Duration
-	// Window is the one just measured; nil when one begins.
+	// Window is the one just measured; nil when one starts.
 	Window *Window
 	// Text says in words what happens.
 	Text string
@@ -172,7 +172,7 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Validate says what cannot be meant.
+// Validate reports what cannot be meant.
 func (o Options) Validate() error {
 	switch o.Mode {
 	case "", Quick, Standard, Thorough:

@@ -148,7 +148,7 @@ func (s *meter) probe(ctx context.Context, rate float64) (*Window, error) {
 	return w, nil
 }
 
-// trouble says whether a probe is past the limit, by mean response (a short window
+// trouble reports whether a probe is past the limit, by mean response (a short window
 // carries no P99; of few samples the mean is allowed its scatter), and how near it
 // is: the mean over that at low load.
 func (s *meter) trouble(w *Window) (past bool, growth float64) {

@@ -261,7 +261,7 @@ func lognormal(mean, sigma float64) func(*rand.Rand) float64 {
 	return func(r *rand.Rand) float64 { return mean * math.Exp(sigma*r.NormFloat64()-sigma*sigma/2) }
 }
 
-// The queue is itself held against theory, or the truth would be none.
+// The queue is itself compared with theory, or the truth would be none.
 func TestQueueAgreesWithTheory(t *testing.T) {
 	near := func(what string, got, want, rel float64) {
 		t.Helper()

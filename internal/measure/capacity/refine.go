@@ -37,7 +37,7 @@ type question struct {
 	*search
 	by      func([]*Window) Decision
 	tried   []float64
-	settled bool // as fine as asked for, or as the noise allows
+	settled bool // as fine as requested, or as the noise allows
 }
 
 // bisect is one step of noisy bisection: a level is repeated until it is decided or

@@ -96,7 +96,7 @@ type Report struct {
 
 // A Limit is one of the three numbers.
 type Limit struct {
-	// Known says that there is a number: Rate, with its interval.
+	// Known reports that there is a number: Rate, with its interval.
 	Known bool          `json:"known"`
 	Rate  stat.Interval `json:"rate"`
 	// Bracket is the highest level that passed and the lowest that failed; 0 means
@@ -151,7 +151,7 @@ type Window struct {
 	// Used is false when the window was discarded; Discard names the covariates.
 	Used    bool     `json:"used"`
 	Discard []string `json:"discard,omitempty"`
-	// Void says why its accounting cannot be believed, or that the generator was the limit.
+	// Void reports why its accounting cannot be trusted, or that the generator was the limit.
 	Void string `json:"void,omitempty"`
 	// Limited: the generator was the limit.
 	Limited bool `json:"limited,omitempty"`
@@ -207,7 +207,7 @@ type Summary struct {
 
 // Rule is the two-condition rule over the ascending levels.
 type Rule struct {
-	// Exposed says that the target showed its goroutines. Otherwise the work in
+	// Exposed reports that the target showed its goroutines. Otherwise the work in
 	// flight is used instead, and there is no literal line.
 	Exposed bool `json:"exposed"`
 	// Bracket is the last steady level and the first at inflection; 0 means none.
@@ -251,7 +251,7 @@ type ScalePoint struct {
 type Agreement struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Finding says that a disagreement shows something about the target rather
+	// Finding reports that a disagreement shows something about the target rather
 	// than against the knee.
 	Finding bool   `json:"finding,omitempty"`
 	Text    string `json:"text"`

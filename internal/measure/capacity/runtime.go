@@ -149,7 +149,7 @@ func scrape(ctx context.Context, client *http.Client, address string) ([]byte, e
 	return b, nil
 }
 
-// remote says whether an address names another machine.
+// remote reports whether an address names another machine.
 func remote(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -214,7 +214,7 @@ func parseExpvar(b []byte) (Sample, error) {
 }
 
 // parseMetrics reads the names that Prometheus's Go client gives the runtime's and
-// the process's metrics. Lines of other names, and what is no number, are passed over.
+// the process's metrics. Lines of other names, and what is not a number, are passed over.
 func parseMetrics(b []byte) Sample {
 	var s Sample
 	lines := bufio.NewScanner(strings.NewReader(string(b)))

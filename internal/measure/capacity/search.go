@@ -32,7 +32,7 @@ type evidence struct {
 	readings  map[float64]stat.Reading
 }
 
-// A meter puts load on the target, window by window, and judges each window.
+// A meter puts load on the target, window by window, and checks each window.
 type meter struct {
 	*evidence
 	target  Target
@@ -64,7 +64,7 @@ func (e *stopError) Error() string { return e.reason }
 
 func (s *meter) elapsed() time.Duration { return s.opt.Now().Sub(s.started) }
 
-// allowed says whether d more of load may be put on.
+// allowed reports whether d more of load may be put on.
 func (s *meter) allowed(ctx context.Context, load Load, d time.Duration) error {
 	switch {
 	case ctx.Err() != nil:
@@ -81,7 +81,7 @@ func (s *meter) allowed(ctx context.Context, load Load, d time.Duration) error {
 
 func (s *meter) load(rate float64) Load { return Load{Rate: rate, Conns: s.opt.Conns} }
 
-// enter begins a phase of about steps windows that may last until share of the
+// enter starts a phase of about steps windows that may last until share of the
 // whole time is used.
 func (s *meter) enter(phase string, steps int, share float64) {
 	s.phase, s.step, s.steps = phase, 0, steps
@@ -100,7 +100,7 @@ func (s *meter) report(load Load, repeat int, w *Window, text string) {
 	})
 }
 
-// measure puts a load on for a window, judges it and keeps it. The pointer is
+// measure puts a load on for a window, checks it and keeps it. The pointer is
 // good until the next call.
 func (s *meter) measure(ctx context.Context, pass string, load Load, repeat int, d time.Duration) (*Window, error) {
 	if err := s.allowed(ctx, load, d); err != nil {
@@ -143,7 +143,7 @@ func (s *meter) put(ctx context.Context, load Load, d time.Duration) (Observatio
 	return o, nil
 }
 
-// behind says whether more is under way than a rate that is borne explains (Little:
+// behind reports whether more is under way than a rate that is borne explains (Little:
 // rate × response): an overload's remains.
 func (s *meter) behind(rate float64) bool {
 	return s.left > 8+4*rate*s.calm()
@@ -244,7 +244,7 @@ var exhausted = []struct{ sign, what, fix string }{
 	{"eaddrnotavail", "local ports", "keep connections open, or use more source addresses"},
 }
 
-// judge says what a window is worth, from the machine's side (discard), the
+// judge reports what a window is worth, from the machine's side (discard), the
 // generator's (void) and the target's (fault).
 func (s *meter) judge(pass string, o Observation) Window {
 	w := Window{Phase: s.phase, Pass: pass, Obs: o, Little: stat.Audit{OK: true}, Warmup: stat.Warmup{Steady: true}}
@@ -273,7 +273,7 @@ func (s *meter) judge(pass string, o Observation) Window {
 	return w
 }
 
-// generatorLimit says why the generator was the limit of a window; empty: it was not.
+// generatorLimit reports why the generator was the limit of a window; empty: it was not.
 func generatorLimit(o *Observation) string {
 	if o.Generator.Limited {
 		return cmp.Or(o.Generator.Why, "it says so itself")

@@ -117,7 +117,7 @@ func TestServedQueueHasTheRequestedLaw(t *testing.T) {
 
 var (
 	coverageSockets = flag.Int("coverage-sockets", 0, "run TestCoverageOnSockets with so many whole searches, 80 s each")
-	socketsFor      = flag.Duration("coverage-sockets-for", 15*time.Minute, "begin no search of TestCoverageOnSockets after this time")
+	socketsFor      = flag.Duration("coverage-sockets-for", 15*time.Minute, "start no search of TestCoverageOnSockets after this time")
 )
 
 // socketSearch is one search of a server of known law, and what is true of it.

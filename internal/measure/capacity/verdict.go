@@ -380,7 +380,7 @@ func (s *conclusion) sloLimit() {
 		l.Rate.Point = l.Rate.Lo
 	case lo > 0:
 		l.Known = true
-		// Too few windows for a crossing: what passed is believed with a margin.
+		// Too few windows for a crossing: what passed is trusted with a margin.
 		const margin = 1.1
 		l.Rate = stat.Interval{Point: lo / margin, Lo: lo / margin, Hi: math.Inf(1), N: len(s.levels[lo])}
 		if hi > 0 {

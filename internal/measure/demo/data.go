@@ -21,7 +21,7 @@ var (
 	mapJSON []byte
 )
 
-// An Airport is a place where routes begin and end.
+// An Airport is a place where routes start and end.
 type Airport struct {
 	IATA, Name, City, State string
 	// Degrees, north and east positive.

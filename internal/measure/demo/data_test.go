@@ -156,7 +156,7 @@ func TestMapRingsAreClosedAndOnTheMap(t *testing.T) {
 			if i == 0 {
 				first = e[0]
 			} else if e[0] != at {
-				t.Errorf("ring %d: arc %d begins at %v, the one before ended at %v", n, a, e[0], at)
+				t.Errorf("ring %d: arc %d starts at %v, the one before ended at %v", n, a, e[0], at)
 			}
 			at = e[1]
 		}

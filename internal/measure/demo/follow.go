@@ -14,7 +14,7 @@ import (
 )
 
 // A follower subscribes to the demo's own channels, as any client does, and
-// judges what arrives: it resumes by Last-Event-ID after every disconnect.
+// checks what arrives: it resumes by Last-Event-ID after every disconnect.
 type follower struct {
 	// Fixed at start.
 	client  *http.Client
@@ -52,7 +52,7 @@ type envelope struct {
 	} `json:"data"`
 }
 
-// follow runs until ctx is done, which is no error, or until the server refuses
+// follow runs until ctx is done, which is not an error, or until the server refuses
 // in a way that trying again cannot help.
 func (f *follower) follow(ctx context.Context) error {
 	var b backoff
@@ -146,7 +146,7 @@ func (f *follower) gap(data []byte) {
 	f.mu.Unlock()
 }
 
-// message judges one message by its sequence number.
+// message checks one message by its sequence number.
 func (f *follower) message(data []byte, now time.Time) {
 	var m envelope
 	if err := json.Unmarshal(data, &m); err != nil {

@@ -36,7 +36,7 @@ type PublishError struct {
 	RetryAfter time.Duration
 }
 
-// Error says what the server answered.
+// Error reports what the server answered.
 func (e *PublishError) Error() string {
 	s := fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
 	if e.Message != "" {
@@ -115,7 +115,7 @@ type backoff struct{ last time.Duration }
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = time.Second
-	// maxRequested bounds what the server may ask for with Retry-After or retry.
+	// maxRequested bounds what the server may request with Retry-After or retry.
 	maxRequested = 2 * time.Second
 )
 

@@ -34,7 +34,7 @@ type Options struct {
 	Progress func(Summary)
 }
 
-// A Summary says what flowed since Run began.
+// A Summary reports what flowed since Run began.
 type Summary struct {
 	// Published messages: answered by the server as stored.
 	Published uint64
@@ -79,7 +79,7 @@ const (
 // simulation stops. It returns an error if the server refuses for good:
 // a bad key, an unknown namespace, a channel that is not allowed.
 //
-// The server must still be there for some moments after ctx is done: Run then
+// The server must still be there for a short time after ctx is done: Run then
 // waits for what it published to arrive.
 func Run(ctx context.Context, o Options) (Summary, error) {
 	r, err := newRunner(o)

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// SimulationConfig says what a Simulation plays. Its zero value works.
+// SimulationConfig reports what a Simulation plays. Its zero value works.
 type SimulationConfig struct {
 	// Run marks the messages of one run apart from those of another; a run's
-	// sequence numbers begin at 1. Empty means "0".
+	// sequence numbers start at 1. Empty means "0".
 	Run string
 	// Seed of all chance; the same seed and clock give the same events.
 	Seed uint64

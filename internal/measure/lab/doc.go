@@ -22,7 +22,7 @@ type Ladder struct {
 	Name, Title string
 	// Claim is what the source says of the whole.
 	Claim string
-	// Built says what was built, above all where the source rests on a mistake.
+	// Built reports what was built, above all where the source rests on a mistake.
 	Built       string
 	Experiments []Experiment
 	// Whole names the comparison that summarizes the ladder, nil for none.
@@ -39,7 +39,7 @@ type NotRun struct{ What, Why string }
 // An Experiment measures arms under one load.
 type Experiment struct {
 	Name, Title string
-	// How says what is loaded and what is counted.
+	// How reports what is loaded and what is counted.
 	How  string
 	Arms []Arm
 	// Metrics are what is shown of each arm, the most solid first.
@@ -48,7 +48,7 @@ type Experiment struct {
 	Steps []Step
 	// Measure measures one arm once.
 	Measure Measure
-	// Needs says why the experiment cannot run here; nil, or "", means that it can.
+	// Needs reports why the experiment cannot run here; nil, or "", means that it can.
 	Needs func() string
 	// Cost is about how many times Options.Duration a measurement takes besides; 0
 	// means none. It serves the estimate of the time that is left.
@@ -109,7 +109,7 @@ type Step struct {
 // A Ref names a Step.
 type Ref struct{ Experiment, Arm, Base, Metric string }
 
-// A Doubt is one thing not to believe untested.
+// A Doubt is one thing not to trust untested.
 type Doubt struct {
 	// About is the rung, Text the doubt.
 	About, Text string

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
-// slowClients begins requests that never end, a byte of a field at a time, and
+// slowClients starts requests that never end, a byte of a field at a time, and
 // counts what is left of them in the server after three seconds.
 func slowClients(conns int) Measure {
 	return func(ctx context.Context, b *Bench, a Arm) (Values, error) {
@@ -299,7 +299,7 @@ func socketsIn(state, addr string) (n float64) {
 // inNamespace runs a job with a network of its own.
 func inNamespace(ctx context.Context, b *Bench, a Arm) (Values, error) { return b.Job(ctx, a, true) }
 
-// needsNamespace says why this process may not have one.
+// needsNamespace reports why this process may not have one.
 func needsNamespace() string {
 	if _, err := exec.LookPath("ip"); err != nil {
 		return "it needs the program ip (iproute2)"
@@ -312,7 +312,7 @@ func needsNamespace() string {
 	return ""
 }
 
-// needsPath says why this process may not have a network of TUN devices.
+// needsPath reports why this process may not have a network of TUN devices.
 func needsPath() string {
 	if why := needsNamespace(); why != "" {
 		return why

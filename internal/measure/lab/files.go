@@ -108,7 +108,7 @@ func index(ladders []Ladder, found []*Reading) string {
 	}
 	var b strings.Builder
 	b.WriteString("# Tuning ladders\n\n<!-- Written by weir lab run. Do not edit. -->\n\n" + indexLead)
-	_ = whole.Markdown(&b) // a Builder takes everything
+	_ = whole.Markdown(&b) // a Builder accepts everything
 	if s := where(found); s != "" {
 		b.WriteString("\n" + s + "\n")
 	}

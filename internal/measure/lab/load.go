@@ -137,7 +137,7 @@ func windowValues(w *loadgen.Window, cpu float64) Values {
 }
 
 // addLatency adds the window's latencies. What the generator was late
-// itself is taken off the mean and can be taken off nothing else, so where it was
+// itself is removed from the mean and can be removed from nothing else, so where it was
 // the limit there is no P99; and in a closed loop that had no time left, neither
 // rate nor latency is the server's.
 func addLatency(v Values, w *loadgen.Window) {

@@ -52,7 +52,7 @@ func (r *Reading) experiment(b *strings.Builder, e *Experiment) {
 		fmt.Fprintf(b, "Not run: %s.\n\n", x.NotRun)
 		return
 	}
-	_ = r.table(e).Markdown(b) // a Builder takes everything
+	_ = r.table(e).Markdown(b) // a Builder accepts everything
 	b.WriteString("\n")
 	for _, s := range e.Steps {
 		fmt.Fprintf(b, "- %s\n", r.sentence(e, s))

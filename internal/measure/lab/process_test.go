@@ -63,7 +63,7 @@ func TestStartOfSomethingElseThanWeirIsAnError(t *testing.T) {
 	b := bench(t)
 	b.self = [2]string{"/bin/echo", "echo"}
 	if _, err := b.Start(t.Context(), Arm{Server: "weir"}); err == nil || !strings.Contains(err.Error(), "serve --config") {
-		t.Errorf("echo was taken for Weir: %v", err)
+		t.Errorf("echo was treated as Weir: %v", err)
 	}
 }
 

@@ -31,7 +31,7 @@ type Result struct {
 // An Experience is what an experiment found.
 type Experience struct {
 	Name string `json:"name"`
-	// NotRun says why there are no numbers; "" means there are.
+	// NotRun reports why there are no numbers; "" means there are.
 	NotRun string      `json:"not_run,omitempty"`
 	Arms   []ArmValues `json:"arms,omitempty"`
 	// Steal and Pressure are what others did to the machine meanwhile: the share of
@@ -46,7 +46,7 @@ type ArmValues struct {
 	Rounds []Values `json:"rounds"`
 	// Errors are why rounds failed.
 	Errors []string `json:"errors,omitempty"`
-	// NotRun says why there are no rounds; "" means there are.
+	// NotRun reports why there are no rounds; "" means there are.
 	NotRun string `json:"not_run,omitempty"`
 }
 

@@ -72,7 +72,7 @@ func (b *Bench) lasting(d time.Duration) *Bench {
 	return &l
 }
 
-// missing says why the arm cannot be run; "" means that it can.
+// missing reports why the arm cannot be run; "" means that it can.
 func (o *Options) missing(a Arm) string {
 	if a.Program == "" || o.Programs[a.Program] != "" {
 		return ""

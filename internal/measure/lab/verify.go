@@ -88,7 +88,7 @@ func Verify(ctx context.Context, ladders []Ladder, dir string, o Options, done f
 	})
 }
 
-// compare says whether the page holds by what was measured again.
+// compare reports whether the page holds by what was measured again.
 func compare(page, now *Reading) *Verification {
 	l := now.Ladder
 	v := &Verification{Ladder: l.Name, Title: l.Title, Page: place(page), Here: place(now)}
@@ -158,7 +158,7 @@ func checkStep(page, now *Reading, e *Experiment, s Step) Check {
 	return c
 }
 
-// nothing says which side of a step was 0 in all rounds, "" where neither was.
+// nothing reports which side of a step was 0 in all rounds, "" where neither was.
 func nothing(r *Reading, e *Experiment, s Step) string {
 	zero := func(arm string) bool { v := r.Value(e.Name, arm, s.Metric); return v.N > 0 && v.Lo == 0 && v.Hi == 0 }
 	switch arm, base := zero(s.Arm), zero(s.Base); {
@@ -172,7 +172,7 @@ func nothing(r *Reading, e *Experiment, s Step) string {
 	return ""
 }
 
-// again judges two intervals of the same ratio.
+// again checks two intervals of the same ratio.
 func again(then, now stat.Interval) (Outcome, string) {
 	text := fmt.Sprintf("%s then, %s now", measured(then), measured(now))
 	switch {

@@ -148,7 +148,7 @@ func (a *adapter) subscribe(g *Generator, h *stream, resume bool) string {
 func (a *adapter) opened(h *stream) {
 	switch a.name {
 	case "weir":
-		// It says when it is subscribed.
+		// It reports when it is subscribed.
 	case "centrifuge":
 		h.say(a.connect(h))
 	default:
@@ -282,7 +282,7 @@ func (a *adapter) answer(h *stream, b []byte) {
 	}
 }
 
-// refused says why a publish that was answered with 2xx was not taken, or "".
+// refused reports why a publish that was answered with 2xx was not taken, or "".
 func (a *adapter) refused(body []byte) string {
 	if a.name != "centrifuge" || !bytes.Contains(body, []byte(`"error":`)) {
 		return ""

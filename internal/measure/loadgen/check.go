@@ -106,7 +106,7 @@ func (s Spec) Validate() error {
 		bad("engines are auto, epoll and io_uring", "engine %q is unknown", s.Engine)
 	}
 	if s.Payload != 0 && s.Payload < minPayload {
-		bad(fmt.Sprintf("use at least %d", minPayload), "payload of %d bytes: stream, sequence and time stand in it", s.Payload)
+		bad(fmt.Sprintf("use at least %d", minPayload), "payload of %d bytes: stream, sequence and time are in it", s.Payload)
 	}
 	s.checkHeaders(bad)
 	s.checkNumbers(bad)
@@ -125,9 +125,9 @@ func (s *Spec) checkTarget(bad func(hint, format string, args ...any)) {
 		u, err := url.Parse(strings.NewReplacer("{n}", "0", "{channel}", "0").Replace(text))
 		switch {
 		case err != nil:
-			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is no URL of a server: %w", what, text, err)
+			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is not a URL of a server: %w", what, text, err)
 		case !slices.Contains(want, u.Scheme):
-			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is no URL of a server", what, text)
+			bad("write it as http://host:port/path, or with https, ws or wss", "%s %q is not a URL of a server", what, text)
 		case u.Host == "":
 			bad("", "%s %q names no host", what, text)
 		case u.User != nil:
@@ -198,7 +198,7 @@ func (s *Spec) checkNumbers(bad func(hint, format string, args ...any)) {
 	}
 }
 
-// checkLoad says what is wrong with what Measure is asked for.
+// checkLoad reports what is wrong with what Measure is asked for.
 func (g *traffic) checkLoad(load Load, d time.Duration) error {
 	switch {
 	case d <= 0:

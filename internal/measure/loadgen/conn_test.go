@@ -241,7 +241,7 @@ func TestEndedLoopsAreAnErrorAndNotAResult(t *testing.T) {
 	}
 	defer g.Close()
 	if e := g.group.Engine(); e != "epoll" {
-		t.Errorf("engine %s, want epoll unless asked for another", e)
+		t.Errorf("engine %s, want epoll unless requested another", e)
 	}
 	g.group.Release() // so that Run fails
 	if err := g.Connect(t.Context()); err == nil {

@@ -137,7 +137,7 @@ func (d *dialer) pop() {
 	heap.Pop(&d.queue)
 }
 
-// dial begins to connect h, on its shard's loop.
+// dial starts to connect h, on its shard's loop.
 func (g *Generator) dial(s *shard, h endpoint) wire {
 	if l, ok := h.(*h2Conn); ok {
 		return l.dial()

@@ -48,7 +48,7 @@ func (k *socket) greet(l *link, path, host string) {
 	l.s.scratch = b
 }
 
-// shake reads the answer to greet. n is 0 when it is not whole yet.
+// shake reads the answer to greet. n is 0 when it is incomplete yet.
 func (k *socket) shake(l *link, b []byte) (n int, err error) {
 	head := &l.s.reader.head
 	n, err = http1.ParseResponse(head, b, http1.Limits{}, "GET")

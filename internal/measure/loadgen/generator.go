@@ -32,7 +32,7 @@ type Generator struct {
 	shards []*shard
 	dialer *dialer
 
-	// Owned by who holds busy: Connect, Run or Measure.
+	// Owned by anyone who holds busy: Connect, Run or Measure.
 	busy      sync.Mutex
 	links     []endpoint // the connections that Conns counts
 	publisher []endpoint
@@ -288,7 +288,7 @@ func (g *Generator) setConns(n int) {
 	}
 }
 
-// A waiter waits for connections to stand.
+// A waiter waits for connections to be established.
 type waiter struct {
 	mu   sync.Mutex
 	left int

@@ -140,7 +140,7 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
 }
 
-// judge says whether the generator, with that many loops, was the limit of w: its own lag was not small
+// judge reports whether the generator, with that many loops, was the limit of w: its own lag was not small
 // beside what was measured, or in a closed loop it had no time left. Of fewer than
 // a hundred arrivals one alone proves nothing, so the second latest counts. Where
 // other programs kept the processors from it, Why names the machine.

@@ -247,7 +247,7 @@ func TestBodyAndHeadersAreSent(t *testing.T) {
 		Kind: loadgen.HTTP, Target: url + "/n/{n}", Body: "the body", Headers: []string{"X-Test: yes", "Host: other.example"}, Arrival: loadgen.Uniform,
 	}, loadgen.Load{Rate: 100}, 100*time.Millisecond), 10)
 	if bad.Load() > 0 {
-		t.Errorf("%d requests were not as asked for", bad.Load())
+		t.Errorf("%d requests were not as requested", bad.Load())
 	}
 }
 
@@ -264,7 +264,7 @@ func TestAStallShowsInResponseAndNotInService(t *testing.T) {
 	w := measure(t, loadgen.Spec{Kind: loadgen.HTTP, Target: url, Conns: 1, Arrival: loadgen.Uniform}, loadgen.Load{Rate: 1000}, time.Second)
 	faultless(t, w, 1000)
 	// About 200 arrivals were intended during the stall: far more than 1 %. Only one
-	// request was really held up.
+	// request was really blocked.
 	if p := w.Response.ValueAtPercentile(95); p < 100_000 {
 		t.Errorf("response P95 is %d µs: the stall was omitted", p)
 	}

@@ -69,7 +69,7 @@ var (
 	errMismatch = errors.New("another message came back than was sent")
 )
 
-// open begins to connect. On the loop.
+// open starts to connect. On the loop.
 func (s *shard) openLink(h endpoint) {
 	l := h.base()
 	if l.state != down || l.retiring || s.g.closing.Load() {
@@ -110,7 +110,7 @@ func (s *shard) established(h endpoint) {
 	}
 }
 
-// gone says that h's connection has ended. It returns the state it was in. again
+// gone reports that h's connection has ended. It returns the state it was in. again
 // says that it shall be opened again, after a wait of at least delay.
 func (s *shard) gone(h endpoint, err error, again bool, delay time.Duration) {
 	l := h.base()

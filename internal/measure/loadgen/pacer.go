@@ -33,7 +33,7 @@ type threadClock struct {
 func (c *threadClock) now() int64          { return c.g.now() }
 func (c *threadClock) sleepUntil(at int64) { sys.SleepUntil(at + c.offset) }
 
-// pace hands out what sch has, from begin on, when it is due. It never skips: what
+// pace hands out what sch has, from start on, when it is due. It never skips: what
 // it is late for goes out at once. It ends when take allows no more.
 func pace(c clock, sch *schedule, begin int64, stop *atomic.Bool, take func() bool, hand func(at int64), flush func()) {
 	now := c.now()

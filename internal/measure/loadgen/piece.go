@@ -68,7 +68,7 @@ func (p *piece) reset() {
 	*p = piece{response: hs[0], service: hs[1], lag: hs[2], publish: hs[3], connect: hs[4], misses: p.misses[:0]}
 }
 
-// forget drops what does not count for the window that begins now: all that is not
+// forget drops what does not count for the window that starts now: all that is not
 // distinguished by when it was intended, but for how connections came about.
 func (p *piece) forget() {
 	p.busy, p.open, p.reconnects, p.carried = 0, 0, 0, 0

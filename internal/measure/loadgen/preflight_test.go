@@ -95,10 +95,10 @@ func TestSpecsThatCannotWorkAreRefused(t *testing.T) {
 		}
 	}
 	f("kind", func(s *Spec) { s.Kind = "ftp" })
-	f("no URL of a server", func(s *Spec) { s.Target = "127.0.0.1:80" })
-	f("no URL of a server", func(s *Spec) { s.Target = "ftp://127.0.0.1/" })
+	f("not a URL of a server", func(s *Spec) { s.Target = "127.0.0.1:80" })
+	f("not a URL of a server", func(s *Spec) { s.Target = "ftp://127.0.0.1/" })
 	f("names no host", func(s *Spec) { s.Target = "http:///x" })
-	f("no URL of a server", func(s *Spec) { s.Target = "http://[::1/" })
+	f("not a URL of a server", func(s *Spec) { s.Target = "http://[::1/" })
 	f("user in it", func(s *Spec) { s.Target = "http://a:b@127.0.0.1/" })
 	f("adapter", func(s *Spec) { s.Adapter = "soap" })
 	f("arrival", func(s *Spec) { s.Arrival = "sometimes" })

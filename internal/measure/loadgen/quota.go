@@ -10,7 +10,7 @@ type quota struct {
 	done         chan struct{} // closed when limit exchanges have ended
 }
 
-// reset begins a run of n exchanges; 0 sets no limit. Nothing may be under way.
+// reset starts a run of n exchanges; 0 sets no limit. Nothing may be under way.
 func (q *quota) reset(n int) {
 	q.taken.Store(0)
 	q.ended.Store(0)
@@ -18,7 +18,7 @@ func (q *quota) reset(n int) {
 	q.limit.Store(uint64(n))
 }
 
-// take is the right to begin one more exchange.
+// take is the right to start one more exchange.
 func (q *quota) take() bool {
 	limit := q.limit.Load()
 	if limit == 0 || q.taken.Add(1) <= limit {

@@ -16,7 +16,7 @@ const Version = 1
 // quantiles are what a histogram's summary names.
 var quantiles = []float64{0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999}
 
-// histogramJSON is a histogram as in a result: a summary for who only
+// histogramJSON is a histogram as in a result: a summary for anyone who only
 // reads, and the whole of it as HdrHistogram V2, compressed, base64.
 type histogramJSON struct {
 	Count     int64            `json:"count"`

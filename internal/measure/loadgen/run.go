@@ -209,7 +209,7 @@ func (s *session) expected() time.Duration {
 }
 
 // setUp prepares the shards: arrivals from counts on are counted, and in a closed
-// loop they begin.
+// loop they start.
 func (s *session) setUp(counts int64) {
 	g := s.g
 	for i, sh := range g.shards {
@@ -229,7 +229,7 @@ func (s *session) setUp(counts int64) {
 	g.view.setLoad(Load{Rate: s.rate.at(0), Concurrency: s.load.Concurrency, Conns: len(g.links)})
 }
 
-// start begins the first window. What counts of it has started already may have been
+// start starts the first window. What counts of it has started already may have been
 // counted: arrivals are distinguished by their intended instants.
 func (s *session) start(counts int64) {
 	g := s.g
@@ -341,7 +341,7 @@ func (s *session) batch(before *piece) {
 	s.batches = append(s.batches, b)
 }
 
-// window ends the window so far and begins the next.
+// window ends the window so far and starts the next.
 func (s *session) window() {
 	s.finish(s.lastBatch, s.g.sampleHost())
 }

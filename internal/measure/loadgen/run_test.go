@@ -65,7 +65,7 @@ func TestWhatTheWarmupLeftCountsAsThroughput(t *testing.T) {
 	})
 	var opening sync.WaitGroup
 	opening.Go(func() {
-		trial.Eventually(t, "the window to begin", func() bool { return g.Snapshot().Phase == "measuring" })
+		trial.Eventually(t, "the window to start", func() bool { return g.Snapshot().Phase == "measuring" })
 		close(gate)
 	})
 	r, err := g.Run(context.Background())
@@ -183,7 +183,7 @@ func TestADoneContextGivesWhatWasMeasured(t *testing.T) {
 	spec.Rate = 200
 	f(spec)
 
-	// Already before it begins.
+	// Already before it starts.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if r, err := generator(t, loadgen.Spec{Kind: loadgen.HTTP, Target: serve(t, hello), Rate: 1}).Run(ctx); err != nil || !r.Partial {

@@ -26,7 +26,7 @@ type shard struct {
 	live  liveCounters
 
 	// Owned by the loop. No lock.
-	now      int64 // read when something begins; see tick
+	now      int64 // read when something starts; see tick
 	dueSpare []int64
 	free     freeConns
 	waiting  queue[int64] // intended instants of arrivals without a connection
@@ -116,7 +116,7 @@ func (s *shard) onTick() {
 	}
 }
 
-// touch reads the clock. Whatever begins on the loop, a tick or an input, calls
+// touch reads the clock. Whatever starts on the loop, a tick or an input, calls
 // it first.
 func (s *shard) touch() int64 {
 	s.now = s.g.now()
@@ -184,7 +184,7 @@ func (s *shard) send(h sender, intended, now int64) {
 	s.free.offer(h)
 }
 
-// serve sends what waits, and in the closed loop what may begin.
+// serve sends what waits, and in the closed loop what may start.
 func (s *shard) serve() {
 	for s.waiting.len() > 0 {
 		intended, _ := s.waiting.peek()

@@ -31,7 +31,7 @@ const (
 	Burst   Arrival = "burst"   // Spec.Burst arrivals at once, equal gaps between
 )
 
-// A Spec says which load to make. It is in every result. The zero value of
+// A Spec reports which load to make. It is in every result. The zero value of
 // a field means what its comment says; Kind and Target are required.
 type Spec struct {
 	Kind Kind `json:"kind"`
@@ -61,7 +61,7 @@ type Spec struct {
 	// target as many of 127.0.0.0/8 as are needed.
 	Sources []netip.Addr `json:"sources,omitempty"`
 
-	// Closed makes a closed loop: each connection begins an exchange when the one
+	// Closed makes a closed loop: each connection starts an exchange when the one
 	// before has ended, Concurrency of them at a time (0 means Conns). Otherwise the
 	// model is open: arrivals come at Rate per second whatever the server does.
 	Closed      bool    `json:"closed,omitempty"`
@@ -84,7 +84,7 @@ type Spec struct {
 	Pipeline int    `json:"pipeline,omitempty"`
 
 	// Payload is the size in bytes of a message that is echoed or published; 0 means
-	// 128. At least 64: stream, sequence and intended time stand in it.
+	// 128. At least 64: stream, sequence and intended time are in it.
 	Payload int `json:"payload,omitempty"`
 	// Transport is how subscribers of pubsub connect, "ws" or "sse"; empty means
 	// what Target's scheme says (http: sse).

@@ -25,7 +25,7 @@ type stream struct {
 	tracks  []track // by publisher; of pubsub
 	pos     []byte  // where to continue
 	offset  uint64  // and its number, where the adapter counts
-	retry   int32   // milliseconds, what the server asked for; -1: nothing
+	retry   int32   // milliseconds, what the server requested; -1: nothing
 }
 
 var _ endpoint = (*stream)(nil)
@@ -83,7 +83,7 @@ func (h *stream) Connected(*eventloop.Conn) {
 	s.scratch = b
 }
 
-// subscribed says that from now on every message is expected.
+// subscribed reports that from now on every message is expected.
 func (h *stream) subscribed() {
 	if h.ready {
 		return
@@ -164,7 +164,7 @@ func (h *stream) head(b []byte) (n int, err error) {
 	case head.Status != 200:
 		return 0, plainError(statusReason(head.Status))
 	case !bytes.HasPrefix(bytes.ToLower(head.Get("Content-Type")), []byte(sse.ContentType)):
-		return 0, plainError("the answer is no event stream")
+		return 0, plainError("the answer is not an event stream")
 	}
 	e.body.start(head)
 	e.inBody = true

@@ -178,7 +178,7 @@ func TestARefusedStreamIsAnError(t *testing.T) {
 	}
 	f(loadgen.SSE, "status 503", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
 	f(loadgen.WebSocket, "status 401", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) })
-	f(loadgen.SSE, "no event stream", hello)
+	f(loadgen.SSE, "not an event stream", hello)
 	f(loadgen.WebSocket, "status 200", hello)
 	f(loadgen.WebSocket, "not to this request", func(w http.ResponseWriter, r *http.Request) {
 		c, _, _ := w.(http.Hijacker).Hijack()

@@ -18,7 +18,7 @@ type track struct {
 // start makes t expect everything after seq.
 func (t *track) start(seq uint64) { *t = track{base: seq, high: seq, mask: ^uint64(0)} }
 
-// A verdict says what a message is to its subscriber.
+// A verdict reports what a message is to its subscriber.
 type verdict uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	reordered                // after a newer one
 	found                    // the same, of one that was given up as lost
 	repeated
-	early // from before the subscription was sure to stand
+	early // from before the subscription was sure to be established
 )
 
 // came notes seq. lost is called with each range of numbers that are now given up.

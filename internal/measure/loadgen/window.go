@@ -12,7 +12,7 @@ import (
 //
 // The window of a Measure, and the Total of a Run that was not cut short, add up:
 // Offered = Sent + Dropped, and Sent = Completed + Drained + all Errors of
-// exchanges (those of connections begin with "connect" or "disconnect"). A window
+// exchanges (those of connections start with "connect" or "disconnect"). A window
 // within a Run has its borders where the loops took notice, so there the sums hold
 // but for what was under way.
 type Window struct {
@@ -62,7 +62,7 @@ type Window struct {
 	Delivery *Delivery
 
 	BytesIn, BytesOut uint64
-	// Generator says whether it was the limit.
+	// Generator reports whether it was the limit.
 	Generator GeneratorState
 	// Host is what the machine did meanwhile.
 	Host Host
@@ -114,11 +114,11 @@ type GeneratorState struct {
 	CPU float64 `json:"cpu"`
 	// GCPauses is the time its own collector stopped it.
 	GCPauses time.Duration `json:"gc_pauses"`
-	// Limited says that the generator was the limit, and Why in words: such a
-	// window is no measurement of the target.
+	// Limited reports that the generator was the limit, and Why in words: such a
+	// window is not a measurement of the target.
 	Limited bool   `json:"limited"`
 	Why     string `json:"why,omitempty"`
-	// Crowded says that the generator was late because other programs used the
+	// Crowded reports that the generator was late because other programs used the
 	// machine's processors.
 	Crowded bool `json:"crowded,omitempty"`
 }

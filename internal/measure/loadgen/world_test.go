@@ -36,7 +36,7 @@ type world struct {
 	joined  int // so far
 	offset  map[string]int
 	last    []string // Last-Event-ID of each that joined
-	// mangle says what member m gets instead of the n-th message (from 1) of its
+	// mangle reports what member m gets instead of the n-th message (from 1) of its
 	// channel; nil delivers it as it is.
 	mangle func(m *member, n int, data []byte) [][]byte
 	// refuse answers a publish with a status, 0 takes it.
@@ -44,7 +44,7 @@ type world struct {
 	took   int
 	frame  func(channel string, offset int, data []byte) []byte // WebSocket
 	greet  func(c *websocket.Conn, m *member) error
-	head   string // what an event stream begins with
+	head   string // what an event stream starts with
 }
 
 // newWorld starts a world after setup, which may be nil, has changed it.
@@ -168,7 +168,7 @@ func (w *world) events(rw http.ResponseWriter, r *http.Request, channel string) 
 }
 
 func (w *world) socket(rw http.ResponseWriter, r *http.Request, channel string) {
-	m := w.join(r, channel) // before the answer: who has it is subscribed
+	m := w.join(r, channel) // before the answer: anyone who has it is subscribed
 	defer w.leave(m)
 	c, err := websocket.Accept(rw, r, websocket.AcceptOptions{Config: websocket.Config{Deflate: true}})
 	if err != nil {

@@ -285,7 +285,7 @@ func (r *ruler) at(v float64) float64 {
 	return r.from + f*(r.to-r.from)
 }
 
-// shows says whether the axis has a place for v.
+// shows reports whether the axis has a place for v.
 func (r *ruler) shows(v float64) bool {
 	switch {
 	case !finite(v):

@@ -10,7 +10,7 @@
 // drawing says so, every text is escaped.
 package report
 
-// A State is a judgement, which has a colour everywhere.
+// A State is a verdict, which has a colour everywhere.
 type State string
 
 // The states; the zero value has no colour.

@@ -31,7 +31,7 @@ type key struct {
 	dashed      bool
 }
 
-// head writes title, note and legend, and returns where the drawing may begin.
+// head writes title, note and legend, and returns where the drawing may start.
 func (c *canvas) head(title, note string, keys []key) float64 {
 	y := margin
 	limit := 1

@@ -167,7 +167,7 @@ func galleryPage() *Page {
 	for _, e := range gallery() {
 		pg.Blocks = append(pg.Blocks, Figure{e.d, "Figure " + e.name})
 	}
-	pg.Blocks = append(pg.Blocks, Details{"More", []Block{Text("Hidden until asked for.")}})
+	pg.Blocks = append(pg.Blocks, Details{"More", []Block{Text("Hidden until requested.")}})
 	return pg
 }
 

@@ -49,7 +49,7 @@ func NewLive(w io.Writer) *Live {
 	return l
 }
 
-// On says whether anything is shown; who would have to work for a view may ask.
+// On reports whether anything is shown; anyone who would have to work for a view may ask.
 func (l *Live) On() bool { return l.on }
 
 // Show replaces the view by these lines, cut to the width. Called more often than

@@ -17,7 +17,7 @@ type Page struct {
 	// Lead is the line under the title: what was measured, when.
 	Lead   string
 	Blocks []Block
-	// Data is embedded as JSON in an element with the id "data", for who wants the
+	// Data is embedded as JSON in an element with the id "data", for anyone who wants the
 	// numbers; nil means none. The names of a page and its data are a report's own
 	// business: Data should carry a version.
 	Data any
@@ -29,7 +29,7 @@ type Page struct {
 // or *Table.
 type Block interface{ html(p *pageWriter) }
 
-// A Heading begins a section.
+// A Heading starts a section.
 type Heading string
 
 // Text is a paragraph.
@@ -41,7 +41,7 @@ type Code string
 // A Verdict is the headline of a result.
 type Verdict struct {
 	State State
-	// Word is the judgement, short; Text is what it rests on.
+	// Word is the verdict, short; Text is what it rests on.
 	Word, Text string
 }
 
@@ -51,7 +51,7 @@ type Facts []Fact
 // A Fact is one number with its name.
 type Fact struct {
 	Name, Value string
-	// Note says how sure it is or what it means, in small print.
+	// Note reports how sure it is or what it means, in small print.
 	Note  string
 	State State
 }

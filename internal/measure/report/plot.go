@@ -93,7 +93,7 @@ type Axis struct {
 	Scale Scale
 	// Min and Max bound the axis; both zero means that the data do.
 	Min, Max float64
-	// Tight lets a linear Y begin above zero.
+	// Tight lets a linear Y start above zero.
 	Tight bool
 	// Names are the texts of the values 0, 1, 2 … of a linear Y in place of numbers; nil: none.
 	Names []string

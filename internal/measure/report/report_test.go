@@ -251,7 +251,7 @@ func TestAPageNeedsNothingButItself(t *testing.T) {
 		t.Errorf("data: %v", m)
 	}
 	if err := (&Page{Data: math.NaN()}).HTML(io.Discard); err == nil {
-		t.Error("data that is no JSON is no error")
+		t.Error("data that is not JSON is not an error")
 	}
 }
 

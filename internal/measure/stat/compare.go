@@ -32,7 +32,7 @@ func WelchT(a, b Moments) (t, df, p float64) {
 	return t, df, math.Min(1, 2*studentTail(math.Abs(t), df))
 }
 
-// Side says which alternative a test is for. The zero value is TwoSided.
+// Side reports which alternative a test is for. The zero value is TwoSided.
 type Side int
 
 const (
@@ -146,7 +146,7 @@ func KolmogorovSmirnov(a, b []float64) (d, p float64) {
 	if m == 0 || n == 0 {
 		return 0, 1
 	}
-	// edge[k] says whether the pooled sample changes value after its k-th.
+	// edge[k] reports whether the pooled sample changes value after its k-th.
 	edge := make([]bool, m+n+1)
 	// The distance is kept as the whole number |i·n − j·m|, so that comparing
 	// a path's distance with it is exact.

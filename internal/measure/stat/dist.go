@@ -24,7 +24,7 @@ func studentTail(t, df float64) float64 {
 
 // StudentQuantile is the value that a variable of Student's distribution with df
 // degrees of freedom is at most with probability p (Abramowitz and Stegun 26.7.1). df
-// need not be whole (Welch), and an infinite df is the normal distribution. NaN when p is
+// need not be complete (Welch), and an infinite df is the normal distribution. NaN when p is
 // outside [0, 1] or df is not above 0.
 func StudentQuantile(p, df float64) float64 {
 	switch {

@@ -24,7 +24,7 @@ type HardCapFit struct {
 	// MaxResidual is the greatest relative distance of a level's median from the curve.
 	MaxResidual float64 `json:"max_residual"`
 	AICc        float64 `json:"aicc"`
-	// Capped says that levels lie on both sides of the bend: without one beyond
+	// Capped reports that levels lie on both sides of the bend: without one beyond
 	// it C is a lower bound.
 	Capped bool `json:"capped"`
 }

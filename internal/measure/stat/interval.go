@@ -60,7 +60,7 @@ func (v Interval) Ratio() float64 {
 	return v.Hi / v.Lo
 }
 
-// Enough says whether n samples carry a verdict on the q-quantile: ten of them
+// Enough reports whether n samples carry a verdict on the q-quantile: ten of them
 // beyond it, so 1,000 for P99 and 10,000 for P99.9.
 func Enough(n int, q float64) bool { return float64(n)*(1-q) >= 10-1e-6 }
 

@@ -52,7 +52,7 @@ type Crossing struct {
 	// Load is NaN when no level lies beyond the factor (the load is above all that
 	// was tried) or none below it.
 	Load Interval `json:"load"`
-	// Above says that every level stayed below the factor; Below that every level
+	// Above reports that every level stayed below the factor; Below that every level
 	// was beyond it.
 	Above bool `json:"above"`
 	Below bool `json:"below"`
@@ -192,7 +192,7 @@ func logsOf(xs []float64) []float64 {
 }
 
 // crossing is where the monotone curve through (x, y) reaches level; side is
-// +1 when it stays below and −1 when it begins above.
+// +1 when it stays below and −1 when it starts above.
 func crossing(x, y, weight []float64, level float64) (at float64, side int) {
 	m := Monotone(y, weight)
 	if m[len(m)-1] < level {
@@ -256,7 +256,7 @@ type HingeFit struct {
 }
 
 // Hinge fits log latency against log load by two segments, for the plot: where
-// it breaks depends on where the sweep ends, so it is no estimate of the knee.
+// it breaks depends on where the sweep ends, so it is not an estimate of the knee.
 // The break is sought on a grid of 400 places between the least and the greatest
 // x. Fewer than five points are not accepted.
 func Hinge(x, y []float64) HingeFit {

@@ -24,7 +24,7 @@ func TestAnInflectionUnlatchesAfterSteadyWindows(t *testing.T) {
 	step(bad, Inflection)
 	step(good, Inflection)
 	step(good, Inflection)
-	step(bad, Inflection) // it begins to count again
+	step(bad, Inflection) // it starts to count again
 	step(good, Inflection)
 	step(good, Inflection)
 	step(good, Steady)

@@ -56,7 +56,7 @@ func GeoMean(xs []float64) float64 {
 type Line struct {
 	Slope     float64 `json:"slope"`
 	Intercept float64 `json:"intercept"`
-	// Lo and Hi bound the slope at the confidence asked for.
+	// Lo and Hi bound the slope at the confidence requested.
 	Lo float64 `json:"lo"`
 	Hi float64 `json:"hi"`
 }

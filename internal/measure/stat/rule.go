@@ -67,7 +67,7 @@ type RuleConfig struct {
 	Goroutines float64 `json:"goroutines,omitempty"`
 	// Procs is the target's GOMAXPROCS; 0 means 1.
 	Procs int `json:"procs,omitempty"`
-	// ConnectionRamp says that connections rise, not rate: then raw goroutines only
+	// ConnectionRamp reports that connections rise, not rate: then raw goroutines only
 	// echo the ramp and do not count.
 	ConnectionRamp bool `json:"connection_ramp,omitempty"`
 	// Window is how many steady windows the online baseline spans; 0 means 12.
@@ -191,7 +191,7 @@ func (r *Rule) Level(l RuleLevel) Reading {
 	return out
 }
 
-// interval says whether the latency step's t-interval over repeats excludes 1.
+// interval reports whether the latency step's t-interval over repeats excludes 1.
 func (r *Rule) interval(repeats []RuleSample, prev RuleSample) bool {
 	var ps []float64
 	for _, s := range repeats {

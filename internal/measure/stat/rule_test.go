@@ -111,7 +111,7 @@ func TestGrowingBacklogIsInflection(t *testing.T) {
 
 func TestOnlineBaselineRolls(t *testing.T) {
 	r := NewRule(RuleConfig{}, RuleSample{})
-	for i := range 40 { // a slow drift to four times is no inflection
+	for i := range 40 { // a slow drift to four times is not an inflection
 		s := quiet
 		s.P99 *= 1 + 3*float64(i)/40
 		if got, _ := r.window(s); got != Steady {

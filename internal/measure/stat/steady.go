@@ -75,7 +75,7 @@ func Backlog(inFlight []float64, batch, rate float64) Trend {
 	return t
 }
 
-// An Audit is Little's law held against the books.
+// An Audit is Little's law compared with the books.
 type Audit struct {
 	// Gap is |L − XR|/L.
 	Gap float64 `json:"gap"`
@@ -86,7 +86,7 @@ type Audit struct {
 
 // LittlesLaw audits a window's accounting: the mean in-flight L against
 // throughput X times mean response R (Little, "A proof for the queuing formula
-// L = λW", 1961), within 5 %. The law is exact only for a window that begins
+// L = λW", 1961), within 5 %. The law is exact only for a window that starts
 // and ends empty, so what may straddle its n completions (about L of them at
 // either end) is allowed besides. An empty window passes.
 func LittlesLaw(l, x, r float64, n int) Audit {
@@ -115,7 +115,7 @@ type Covariates struct {
 	Own  float64 `json:"own"`
 }
 
-// Classify says why a window is to be discarded for what the machine did, never
+// Classify reports why a window is to be discarded for what the machine did, never
 // for what was measured; no reason means that it counts. base is the quiet
 // machine at low load; without one only time stolen counts.
 //

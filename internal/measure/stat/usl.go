@@ -66,7 +66,7 @@ type USLFit struct {
 	// MaxResidual is the greatest relative distance of a level's median from the curve.
 	MaxResidual float64 `json:"max_residual"`
 	AICc        float64 `json:"aicc"`
-	// Identified says that the peak passed the gates; Why names those it did not.
+	// Identified reports that the peak passed the gates; Why names those it did not.
 	Identified bool     `json:"identified"`
 	Why        []string `json:"why,omitempty"`
 	// MaxN is how far was measured and AtMax the throughput there: what may be said

@@ -263,7 +263,7 @@ func TestRenewalIsWhenTheCASuggests(t *testing.T) {
 			t.Errorf("renewal at %v (%q) with a window from %v to %v", r.RenewAt, r.Explanation, start, end)
 		}
 		if d := r.InfoAt.Sub(now); d < 50*time.Minute || d > 61*time.Minute {
-			t.Errorf("the CA is asked again after %v, want about an hour", d)
+			t.Errorf("the CA is queried again after %v, want about an hour", d)
 		}
 	}
 	f(-time.Hour, -time.Minute, true) // revoked soon: at once

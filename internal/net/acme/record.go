@@ -17,7 +17,7 @@ type record struct {
 	Key   string `json:"key"`   // PEM
 	// RenewAt is when it is due for renewal.
 	RenewAt time.Time `json:"renew_at"`
-	// InfoAt is when the CA is asked again for renewal information; zero: it has none.
+	// InfoAt is when the CA is queried again for renewal information; zero: it has none.
 	InfoAt time.Time `json:"info_at,omitzero"`
 	// Explanation is a URL by the CA about the time of renewal.
 	Explanation string `json:"explanation,omitempty"`
@@ -38,7 +38,7 @@ func (r *record) parse() error {
 // due reports whether the certificate is to be renewed.
 func (r *record) due(now time.Time) bool { return r == nil || !now.Before(r.RenewAt) }
 
-// infoDue reports whether the CA is to be asked for renewal information.
+// infoDue reports whether the CA is to be requested renewal information.
 func (r *record) infoDue(now time.Time) bool {
 	return r != nil && !r.InfoAt.IsZero() && !now.Before(r.InfoAt)
 }

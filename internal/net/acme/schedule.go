@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// infoInterval is how often the CA is asked for renewal information if it does not
+	// infoInterval is how often the CA is requested renewal information if it does not
 	// say (RFC 9773 §4.3.1); minInfoInterval and maxInfoInterval bound what it says.
 	infoInterval    = 6 * time.Hour
 	minInfoInterval = time.Minute

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 )
 
-// ErrLocked says that another node holds a lock.
+// ErrLocked reports that another node holds a lock.
 var ErrLocked = errors.New("locked by another node")
 
 // A Store keeps account, certificates, failures and pending challenges. Keys are letters,

@@ -9,10 +9,10 @@ type Carrier interface {
 	// Send takes as much of b as may leave now and returns how much that is. It does not
 	// keep b. When it takes less than all, it calls Carried.Writable once there is room.
 	Send(b []byte) int
-	// Reading says whether input is wanted. While it is not, what comes is kept, up to the
+	// Reading reports whether input is wanted. While it is not, what comes is kept, up to the
 	// bound of unconsumed input: the carrier is to hold the peer back before that.
 	Reading(on bool)
-	// Shutdown says that nothing is sent after what Send took. All input until Close is
+	// Shutdown reports that nothing is sent after what Send took. All input until Close is
 	// still wanted.
 	Shutdown()
 	// Close is the last call. orderly says that the peer may take what it got for whole: all
@@ -101,14 +101,14 @@ func (v *Carried) Arrived(b []byte) {
 	}
 }
 
-// Ended says that v's peer sends no more.
+// Ended reports that v's peer sends no more.
 func (v *Carried) Ended() {
 	if v.flags&(flagClosed|flagEOF) == 0 {
 		v.endOfStream()
 	}
 }
 
-// Writable says that Send may take more.
+// Writable reports that Send may take more.
 func (v *Carried) Writable() { v.flush() }
 
 // Unread returns how many bytes of input wait for the handler.

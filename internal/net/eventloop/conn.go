@@ -23,11 +23,11 @@ type Handler interface {
 	// many bytes it consumed; the rest comes again with more. b is valid until
 	// Data returns and may be changed in place.
 	Data(c *Conn, b []byte) int
-	// EndOfStream says that the peer sends no more. A handler that still has to
+	// EndOfStream reports that the peer sends no more. A handler that still has to
 	// answer returns true and closes later; false closes now, after one attempt
 	// to send what was written.
 	EndOfStream(c *Conn) bool
-	// Drained says that everything has left for the kernel, after some of it had
+	// Drained reports that everything has left for the kernel, after some of it had
 	// to wait for the socket or for the end of the tick.
 	Drained(c *Conn)
 	// Timer comes when the time given to SetTimer has come.
@@ -104,7 +104,7 @@ func (c *Conn) SetTimer(d int64) {
 // for a connection that is being dialled.
 func (c *Conn) TimerIn() int64 { return int64(c.loop.timers.Until(&c.timer, c.loop.now)) }
 
-// Stalled reports whether c waits for its socket to take more, or to stand.
+// Stalled reports whether c waits for its socket to take more, or to be established.
 func (c *Conn) Stalled() bool { return c.out != nil && c.out.waits() }
 
 // Unsent returns the bytes that wait for the socket in this process.

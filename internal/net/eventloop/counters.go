@@ -44,7 +44,7 @@ type Stats struct {
 	BytesIn      uint64
 	Sends        uint64 // send system calls or submissions
 	BytesOut     uint64
-	Stalls       uint64 // times a socket did not take everything
+	Stalls       uint64 // times a socket did not accept everything
 	StallCloses  uint64 // closed by Config.WriteStall
 	QueueFull    uint64 // closed by Config.MaxQueue
 	Panics       uint64 // handlers that panicked
@@ -55,7 +55,7 @@ type Stats struct {
 	Moved        uint64 // connections that went to another process, which are not in Closed
 	Arrived      uint64 // and that came from one
 	Carried      uint64 // connections on the socket of another one: streams of HTTP/2
-	Waiting      uint64 // connections whose socket takes nothing now
+	Waiting      uint64 // connections whose socket accepts no data now
 	Queued       uint64 // bytes that wait for those, as of the last look: once a second at least
 }
 

@@ -59,7 +59,7 @@ const (
 	noListener = 1<<8 - 1
 )
 
-// dialing is the state of a connection that does not stand yet. It is found in
+// dialing is the state of a connection that does not appear yet. It is found in
 // its queue, which it has as long: what is written waits there.
 type dialing struct {
 	c        *Conn
@@ -76,7 +76,7 @@ type failure struct {
 	err error
 }
 
-// Dial begins to connect and returns at once. The Conn takes everything that any
+// Dial starts to connect and returns at once. The Conn accepts everything that any
 // other takes: what is written waits, up to Config.MaxQueue, pauses and timers
 // count. h.Connected comes when it is open, h.Closed with the cause when it does
 // not; neither before Dial has returned. It counts against Config.MaxConns from
@@ -172,7 +172,7 @@ type failureList []failure
 // add has c closed with err in this tick or the next.
 func (f *failureList) add(c *Conn, err error) { *f = append(*f, failure{c, err}) }
 
-// report closes what could not be started. What its handlers begin anew and fails at once
+// report closes what could not be started. What its handlers start anew and fails at once
 // is for the next tick.
 func (f *failureList) report() {
 	n := len(*f)
@@ -195,7 +195,7 @@ func (q *outQueue) dialing() *dialing {
 	return q.dial
 }
 
-// Connecting reports whether c was dialed and does not stand yet.
+// Connecting reports whether c was dialed and does not appear yet.
 func (c *Conn) Connecting() bool { return c.out.dialing() != nil }
 
 // schedule sets the timer to what comes next while it is connecting.

@@ -145,7 +145,7 @@ func TestEnginesWaitForAFullUnixListener(t *testing.T) {
 		if err := syscall.SetNonblock(fd, true); err != nil {
 			t.Fatal(err)
 		}
-		r.until("all stand", func() bool {
+		r.until("all open", func() bool {
 			if c, _, err := syscall.Accept(fd); err == nil {
 				t.Cleanup(func() { syscall.Close(c) })
 			}
@@ -158,7 +158,7 @@ func TestEnginesWaitForAFullUnixListener(t *testing.T) {
 }
 
 // The peer reads to the end of what was written, and its answer after that
-// arrives whole, though it is read late.
+// arrives complete, though it is read late.
 func TestEnginesCloseTheSendingSide(t *testing.T) {
 	answer := bytes.Repeat([]byte("answer"), 50_000)
 	for _, pause := range []bool{false, true} {

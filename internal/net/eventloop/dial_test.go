@@ -25,7 +25,7 @@ func (h *connector) Connected(c *Conn) {
 
 var somewhere = Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")}
 
-// dials begins a connection for h.
+// dials starts a connection for h.
 func (s *stage) dials(h Connector, opt DialOptions) (*Conn, *sock) {
 	s.t.Helper()
 	c := s.Dial(somewhere, opt, h)
@@ -40,14 +40,14 @@ func TestWhatIsWrittenWhileConnectingWaits(t *testing.T) {
 		c, k := s.dials(h, DialOptions{})
 		s.at(ms, func() { act(c) })
 		if len(k.got) > 0 || !c.Connecting() || !c.Stalled() || c.UnsentKernel() != 0 {
-			t.Errorf("%s: it is taken for connected", name)
+			t.Errorf("%s: it is treated as connected", name)
 		}
 		h.wants(t)
 		s.at(2*ms, func() { s.Connected(c.key, 0) })
 		wantText(t, k, want)
 		h.wants(t, reported...)
 		if c.Connecting() || c.Stalled() {
-			t.Errorf("%s: it is not taken for connected", name)
+			t.Errorf("%s: it is not treated as connected", name)
 		}
 	}
 	later := func(c *Conn) {

@@ -18,7 +18,7 @@ func engineOf(cfg Config, log *slog.Logger) (Config, func() (poller.Poller, erro
 
 // chooseEngine returns what opens a poller of the engine that cfg selects, or
 // of epoll where the system has no io_uring for us, which it says then; and cfg
-// with the bound on connections that goes with it. probe says whether there is
+// with the bound on connections that goes with it. probe reports whether there is
 // io_uring, prefer whether it is one that costs less than epoll.
 func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Config, func() (poller.Poller, error)) {
 	epoll := func() (poller.Poller, error) { return poller.NewEpoll() }

@@ -23,7 +23,7 @@ type Filter interface {
 	Release()
 }
 
-// ErrTruncated says that the socket's stream ended before the filter's.
+// ErrTruncated reports that the socket's stream ended before the filter's.
 var ErrTruncated = errors.New("stream truncated")
 
 // sealLimit is how much is sealed ahead of the socket. What a connection's peer

@@ -11,7 +11,7 @@ type gatherer struct {
 	flushed int // of list
 }
 
-// gathered says where in gatherer.b the bytes of a connection are.
+// gathered reports where in gatherer.b the bytes of a connection are.
 type gathered struct {
 	c        *Conn // nil when they were sent or dropped
 	from, to int

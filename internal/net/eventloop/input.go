@@ -26,7 +26,7 @@ func (c *Conn) Again() {
 	}
 }
 
-// PauseReading stops Data calls until ResumeReading; the peer is held back by
+// PauseReading stops Data calls until ResumeReading; the peer is throttled by
 // the socket's window. The end of its stream is not seen meanwhile.
 func (c *Conn) PauseReading() {
 	if !c.Closing() {

@@ -70,7 +70,7 @@ type Loop struct {
 	failures    failureList
 	n           counts
 	stopping    bool
-	pause       *pausePoint // where to stand still after this tick; nil mostly
+	pause       *pausePoint // where to pause after this tick; nil mostly
 	ended       bool
 }
 

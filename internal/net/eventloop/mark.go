@@ -7,7 +7,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// A Mark says how the network, and this machine's queues, are to treat the packets of a
+// A Mark reports how the network, and this machine's queues, are to treat the packets of a
 // connection. The zero value is what eventloop.sockets has for every connection.
 type Mark struct {
 	// DSCP is the code point of the packets, 0 to 63 (RFC 2474; IP_TOS, IPV6_TCLASS).

@@ -247,7 +247,7 @@ func TestArriveWhereItCannot(t *testing.T) {
 		t.Errorf("the socket is open still: %d, %v", n, err)
 	}
 	if _, err := g.Pause(t.Context()); err == nil {
-		t.Error("loops that have ended stand still")
+		t.Error("loops that have ended are paused")
 	}
 }
 

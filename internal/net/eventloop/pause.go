@@ -23,7 +23,7 @@ type pausePoint struct {
 	done    chan struct{} // of the work
 }
 
-// ErrPaused says that the loops stand still already.
+// ErrPaused reports that the loops are paused already.
 var ErrPaused = errors.New("event loops: paused already")
 
 // Pause stops the loops between two ticks. After an error they turn.

@@ -17,11 +17,11 @@ type outQueue struct {
 	// head is of segs. stalled is the place in loop.stalled; -1: the socket is not
 	// waited for.
 	head, stalled int32
-	// private says that the last segment is a copy that may grow.
+	// private reports that the last segment is a copy that may grow.
 	private bool
-	// dirty says that the connection is in loop.dirty.
+	// dirty reports that the connection is in loop.dirty.
 	dirty bool
-	// measured says that the last block of fields is valid.
+	// measured reports that the last block of fields is valid.
 	measured bool
 	// dial is nil when the connection is open.
 	dial *dialing

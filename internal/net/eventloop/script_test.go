@@ -293,7 +293,7 @@ func (p *scripted) Adopt(fds []int32) (int, error) {
 	return len(fds), nil
 }
 
-// Connect takes the next of p.connects as its answer; none means that it begins.
+// Connect takes the next of p.connects as its answer; none means that it starts.
 func (p *scripted) Connect(k poller.Key, fd int, to *sys.Address) syscall.Errno {
 	var e syscall.Errno
 	if len(p.connects) > 0 {

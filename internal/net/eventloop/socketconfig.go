@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// SocketConfig is what the kernel is asked for every connection of a listener.
+// SocketConfig is what the kernel is requested every connection of a listener.
 // It is set on the listening socket, and accepted ones inherit it for nothing.
 // /api/info shows what the kernel made of it. The zero value works.
 type SocketConfig struct {
@@ -97,7 +97,7 @@ func (c SocketConfig) problems(at string) (errs []error) {
 	within("dscp", c.DSCP, 0, 63)
 	within("priority", c.Priority, 1, 1<<31-1)
 	if !congestionName(c.Congestion) {
-		bad("congestion: %.40q is no name of at most 15 letters, digits, _ and -", c.Congestion)
+		bad("congestion: %.40q is not a name of at most 15 letters, digits, _ and -", c.Congestion)
 	}
 	if t := time.Duration(c.BusyPoll); t != 0 && (t < time.Microsecond || t > 10*time.Millisecond || t%time.Microsecond != 0) {
 		bad("busy_poll: %v is not whole microseconds within 1µs..10ms", t)

@@ -28,10 +28,10 @@ type SocketOption struct {
 	Requested any    `json:"asked"`
 	Effective any    `json:"effective"`
 	Unit      string `json:"unit,omitempty"`
-	// From says where Effective was read: "listener" until the first connection,
+	// From reports where Effective was read: "listener" until the first connection,
 	// which is a descriptor only with epoll, then "connection".
 	From string `json:"from"`
-	// Note says why the two differ, or what follows.
+	// Note reports why the two differ, or what follows.
 	Note string `json:"note,omitempty"`
 }
 
@@ -316,7 +316,7 @@ func judgeBuffer(w wanted, got sys.Setting, sysctl string) (note, warn string) {
 	}
 	note = fmt.Sprintf("clipped by %s (%s); %s", sysctl, limit, doubled)
 	if got.Value < w.Value {
-		warn = fmt.Sprintf("raise %s to %d or ask for less", sysctl, w.Value)
+		warn = fmt.Sprintf("raise %s to %d or request less", sysctl, w.Value)
 	}
 	return note, warn
 }

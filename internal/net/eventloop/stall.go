@@ -31,7 +31,7 @@ func (s *stallList) remove(q *outQueue) {
 	q.stalled = -1
 }
 
-// sweep closes connections whose peer takes nothing, or next to nothing, and returns how
+// sweep closes connections whose peer accepts nothing, or next to nothing, and returns how
 // many bytes wait for all of them. Handlers that it notifies may close others: the walk runs from
 // the end, where removal moves in only what was looked at already.
 func (s *stallList) sweep(now int64) (queued uint64) {

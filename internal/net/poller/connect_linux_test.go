@@ -14,7 +14,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// connect begins to connect to a TCP address, or to the path of a Unix socket. On
+// connect starts to connect to a TCP address, or to the path of a Unix socket. On
 // the server's goroutine.
 func (s *server) connect(to any) *peer {
 	s.t.Helper()
@@ -209,7 +209,7 @@ func TestThousandsAreDialedAtOnce(t *testing.T) {
 				cs[i] = s.connect(s.addr)
 			}
 		})
-		s.until("all stand", func() bool {
+		s.until("all open", func() bool {
 			for _, c := range cs {
 				if !c.connected && c.failed == 0 {
 					return false

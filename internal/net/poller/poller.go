@@ -14,7 +14,7 @@ import (
 
 // A Key names a connection: its slot in the loop's table in the low 32 bits,
 // and the slot's generation above, so that an event for a closed connection is
-// never taken for its successor's.
+// never treated as its successor's.
 type Key uint64
 
 // Slot returns the slot of k.
@@ -27,17 +27,17 @@ type Handler interface {
 	Woke()
 	// Accepted passes on a new connection of a listener; it belongs to the loop.
 	Accepted(listener int, fd int, peer netip.AddrPort)
-	// AcceptFailed says that connections wait and cannot be taken. The loop
+	// AcceptFailed reports that connections wait and cannot be taken. The loop
 	// pauses the listener, or it would be called again at once.
 	AcceptFailed(listener int, err syscall.Errno)
-	// Connected says that a connection is open, or why not. The loop may Add it.
+	// Connected reports that a connection is open, or why not. The loop may Add it.
 	Connected(k Key, err syscall.Errno)
 	// Received passes on bytes, valid until it returns. err is non-zero when the
 	// connection broke; no bytes and no error is the end of the peer's stream.
 	Received(k Key, b []byte, err syscall.Errno)
 	// FD returns the descriptor of a connection that is still open.
 	FD(k Key) (int, bool)
-	// Writable says that a Send that took too little may be tried again.
+	// Writable reports that a Send that took too little may be tried again.
 	Writable(k Key)
 }
 
@@ -60,7 +60,7 @@ type Loan struct {
 // A descriptor that Accepted passes on is for the Poller's methods only: with
 // io_uring it is none of the process's.
 type Poller interface {
-	// Listen begins to accept from a listening socket; index comes back with
+	// Listen starts to accept from a listening socket; index comes back with
 	// each connection. The socket is the poller's unless there is an error.
 	Listen(index, fd int) error
 	// SetAccepting pauses and resumes a listener.
@@ -69,11 +69,11 @@ type Poller interface {
 	// the socket is called from then on. n of them, the first, were taken; err is why the
 	// others were not, which are closed.
 	Adopt(fds []int32) (n int, err error)
-	// Connect begins to connect a socket that Adopt returned; Connected follows
+	// Connect starts to connect a socket that Adopt returned; Connected follows
 	// unless there is an error. EAGAIN, from here or there, says that a Unix listener's
 	// backlog is full: it may be called again. to is the poller's until then.
 	Connect(k Key, fd int, to *sys.Address) syscall.Errno
-	// Add begins to receive from a connection.
+	// Add starts to receive from a connection.
 	Add(k Key, fd int) error
 	// SetReading pauses and resumes receiving.
 	SetReading(k Key, fd int, on bool)

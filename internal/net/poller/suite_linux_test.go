@@ -417,7 +417,7 @@ func TestAListenerCanBePaused(t *testing.T) {
 		s.start()
 		s.pair()
 		s.do(func() { s.p.SetAccepting(0, false) })
-		for range 3 { // let what was asked for end
+		for range 3 { // let what was requested end
 			s.do(func() {})
 		}
 		var before int
@@ -600,7 +600,7 @@ func TestSetOptionReachesTheSocket(t *testing.T) {
 				t.Errorf("IPv6's option on a socket of IPv4: %v", err)
 			}
 			if s.p.Name() != "epoll" {
-				return // the socket is no descriptor of the process: internal/app reads it by sock_diag
+				return // the socket is not a descriptor of the process: internal/app reads it by sock_diag
 			}
 			if o, err := (sys.Setting{Option: sys.Priority}).Read(at.fd); err != nil || o.Value != 5 {
 				t.Errorf("%+v, %v", o, err)

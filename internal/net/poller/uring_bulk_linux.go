@@ -11,7 +11,7 @@ import (
 // sends little again.
 
 const (
-	// bulkFrom is what a connection brings in one dispatch to be taken for bulk, and
+	// bulkFrom is what a connection brings in one dispatch to be treated as bulk, and
 	// bulkUntil the size below which a receive ends that.
 	bulkFrom  = 32 << 10
 	bulkUntil = bufferSize

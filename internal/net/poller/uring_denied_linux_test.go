@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// deniedEnv makes the test binary ask for io_uring behind a seccomp filter: "call errno".
+// deniedEnv makes the test binary request io_uring behind a seccomp filter: "call errno".
 const deniedEnv = "POLLER_TEST_DENIED"
 
 // Container runtimes and sandboxes forbid io_uring by its system calls, some of them or

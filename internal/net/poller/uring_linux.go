@@ -11,7 +11,7 @@ import (
 )
 
 // Uring is the Poller on an io_uring of its own: sends are gathered and handed
-// over many at a time, and accepting and receiving is asked for once.
+// over many at a time, and accepting and receiving is requested once.
 //
 // Connections are direct descriptors: entries of the ring's own table, which do
 // not count as descriptors of the process. The fd of Accepted is such an entry
@@ -19,7 +19,7 @@ import (
 // Close even when it was never added.
 //
 // A connection's entry in the table is closed only after every request for it
-// has ended, so that no result can be taken for its successor's.
+// has ended, so that no result can be treated as its successor's.
 //
 // The ring belongs to a thread. The first Wait locks its goroutine to its
 // thread; from then on every method but Wake is for that goroutine, and Release
@@ -116,7 +116,7 @@ type uringConn struct {
 // uringConns are the entries of the table, by their index there.
 type uringConns []uringConn
 
-// enter begins the life of a connection in an entry.
+// enter starts the life of a connection in an entry.
 func (cs *uringConns) enter(idx uint32) (gen uint16) {
 	for len(*cs) <= int(idx) {
 		*cs = append(*cs, uringConn{})
@@ -174,7 +174,7 @@ const (
 	connConnecting                       // a connect is in flight
 )
 
-// A note is an event that is no result.
+// A note is an event that is not a result.
 type note struct {
 	kind noteKind
 	gen  uint16
@@ -319,7 +319,7 @@ func (p *Uring) request() *sys.SQE {
 		}
 		p.submit()
 	}
-	// The kernel takes nothing more: the ring is beyond repair, and Wait says so.
+	// The kernel accepts nothing more: the ring is beyond repair, and Wait says so.
 	if p.err == 0 {
 		p.err = sys.EAGAIN
 	}

@@ -18,7 +18,7 @@ type resting struct {
 	most  int       // results in one dispatch
 }
 
-// rest is called before the loop sleeps for up to timeout. It gives back what
+// rest is called before the loop sleeps for up to timeout. It returns what
 // was not needed for a while, and returns when to look again at the latest.
 func (p *Uring) rest(timeout time.Duration) time.Duration {
 	r := &p.resting

@@ -1,6 +1,6 @@
 // Package prefetch loads memory into the cache before it is needed. Code that is about to look at many
 // things that are in none of the processor's caches waits for each of them, some 100 ns,
-// unless it asked for all of them first: then they come side by side.
+// unless it requested all of them first: then they come side by side.
 //
 // It pays where a loop's next objects are known ahead and lie scattered; it changes
 // nothing but time.
@@ -13,7 +13,7 @@ const Line = 64
 
 // Object prefetches all lines of *p. It returns at once, whatever p is: a bad pointer costs a
 // look at the page tables and nothing else. *p is not read in the sense of the memory
-// model: who may not look at it may still ask for it.
+// model: who may not look at it may still request it.
 func Object[T any](p *T) { Bytes(p, unsafe.Sizeof(*p)) }
 
 // Bytes prefetches the lines of the n bytes from p on, at least one. That may be more than
@@ -23,5 +23,5 @@ func Bytes[T any](p *T, n uintptr) {
 	for at := from; at < from+n; at += Line {
 		read(at)
 	}
-	read(from + n - 1) // it need not begin with a line
+	read(from + n - 1) // it need not start with a line
 }

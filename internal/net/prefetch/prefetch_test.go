@@ -17,7 +17,7 @@ func TestAnyPointerWillDo(t *testing.T) {
 		read(p)
 	}
 	if large[999] != 7 || small != 0 {
-		t.Error("what was asked for has changed")
+		t.Error("what was requested has changed")
 	}
 }
 
@@ -28,7 +28,7 @@ func TestPrefetchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkScattered adds up objects that are in no cache, asked for and not.
+// BenchmarkScattered adds up objects that are in no cache, requested and not.
 func BenchmarkScattered(b *testing.B) {
 	type object struct {
 		n int

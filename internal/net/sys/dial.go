@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EINPROGRESS says that a connection is being made.
+// EINPROGRESS reports that a connection is being made.
 const EINPROGRESS = unix.EINPROGRESS
 
 // An Address is what a socket connects to, as the kernel reads it. It must not
@@ -48,7 +48,7 @@ func (s *Address) TCPAddress(a netip.AddrPort) error {
 	return nil
 }
 
-// UnixAddress makes the path of a Unix socket the address; one that begins with
+// UnixAddress makes the path of a Unix socket the address; one that starts with
 // @ has no file (unix(7), abstract). err is a bare errno.
 func (s *Address) UnixAddress(path string) error {
 	*s = Address{}
@@ -137,7 +137,7 @@ func PortAtConnect(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// Connect begins to connect. EINPROGRESS says that the socket becomes writable
+// Connect starts to connect. EINPROGRESS says that the socket becomes writable
 // when it is done, or broken; EAGAIN, of a Unix socket only, that the listener's
 // backlog is full.
 func Connect(fd int, to *Address) syscall.Errno {

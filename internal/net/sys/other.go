@@ -12,7 +12,7 @@ import (
 // (eventloop.Carried), so that what needs no more of a loop works there, too. Whatever opens
 // a socket or sets something of one fails.
 
-// EAGAIN says that a call would block.
+// EAGAIN reports that a call would block.
 const EAGAIN = syscall.EAGAIN
 
 // An Address is what a socket connects to.

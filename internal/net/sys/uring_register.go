@@ -30,7 +30,7 @@ func (r *Ring) Enable() error {
 // in calls of Submit, Poll and Wait alone.
 func (r *Ring) Deferred() bool { return r.flags&setupDeferTaskrun != 0 }
 
-// Flags says which setup flags the kernel took, in words, for logs and tests.
+// Flags reports which setup flags the kernel took, in words, for logs and tests.
 func (r *Ring) Flags() string {
 	s := ""
 	for _, f := range []struct {

@@ -30,7 +30,7 @@ const (
 	OpShutdown    = 34
 	OpSocketCmd   = 46
 	// OpSendZC came with Linux 6.0 together with the multishot receive, which
-	// is no operation of its own.
+	// is not an operation of its own.
 	OpSendZC = 47
 	// OpReadMultishot came with Linux 6.7.
 	OpReadMultishot = 49

@@ -80,7 +80,7 @@ func (s *Service) Ready(status string) error {
 	return s.notify(daemon.SdNotifyReady, "STATUS="+status)
 }
 
-// Reloading notifies that a reload begins; Ready ends it.
+// Reloading notifies that a reload starts; Ready ends it.
 func (s *Service) Reloading() error {
 	return s.notify(daemon.SdNotifyReloading, strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }

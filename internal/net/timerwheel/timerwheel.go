@@ -48,7 +48,7 @@ func (t *Timer[T]) Scheduled() bool { return t.next != nil }
 // A Wheel holds timers. It belongs to one goroutine: there is no lock.
 //
 // Invariants, with cur the tick up to which time has passed: every timer in a
-// slot or in far is due after cur and not before its slot begins; the digits of
+// slot or in far is due after cur and not before its slot starts; the digits of
 // a slot's beginning and of cur (base 64) agree above the slot's level and
 // differ at it. So the first filled slot of the lowest filled level comes before
 // everything else, and moving cur up to it moves no other timer.
@@ -67,7 +67,7 @@ type Wheel[T any] struct {
 	moving Timer[T] // being placed anew
 }
 
-// New returns an empty wheel whose time begins at now, in nanoseconds of the
+// New returns an empty wheel whose time starts at now, in nanoseconds of the
 // monotonic clock that all other times are of. A tick of 0 means DefaultTick.
 func New[T any](tick time.Duration, now int64) *Wheel[T] {
 	if tick <= 0 {

@@ -108,7 +108,7 @@ func (a *admission) inLine(p *place) bool {
 	return p.item != nil
 }
 
-// hangs says that p waits for its peer, until resumed.
+// hangs reports that p waits for its peer, until resumed.
 func (a *admission) hangs(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,14 +123,14 @@ func (a *admission) hangs(p *place) {
 	}
 }
 
-// resumed says that p has something to do. What it waited for may not be whole yet.
+// resumed reports that p has something to do. What it waited for may not be complete yet.
 func (a *admission) resumed(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.speaks(p)
 }
 
-// answers says that p has got what it waited for.
+// answers reports that p has got what it waited for.
 func (a *admission) answers(p *place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,7 +167,7 @@ func (a *admission) runs() int {
 	return a.running
 }
 
-// ready reports whether one more may begin. With mu held.
+// ready reports whether one more may start. With mu held.
 func (a *admission) ready() bool {
 	if a.running >= a.maxRunning || a.busy() {
 		return false
@@ -181,7 +181,7 @@ func (a *admission) ready() bool {
 	return a.tokens >= 1
 }
 
-// busy reports whether as many compute as may, or continue sooner than one begins. With mu held.
+// busy reports whether as many compute as may, or continue sooner than one starts. With mu held.
 func (a *admission) busy() bool {
 	most := a.maxComputing
 	if a.single {
@@ -220,7 +220,7 @@ func (a *admission) throttle(on bool) {
 	a.advance()
 }
 
-// advance starts what may begin now. With mu held.
+// advance starts what may start now. With mu held.
 func (a *admission) advance() {
 	for a.waiting.Len() > 0 && !a.closed && a.ready() {
 		p := a.waiting.Remove(a.waiting.Front()).(*place)

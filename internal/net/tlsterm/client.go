@@ -55,7 +55,7 @@ func (cl *Client) Line() *Line {
 	return l
 }
 
-// Close ends the handshakes under way, lets none begin and waits for their
+// Close ends the handshakes under way, lets none start and waits for their
 // goroutines. Connections that are established stay.
 func (cl *Client) Close() {
 	cl.live.close(func(s *Shake) { s.x.cancel(errGone) })
@@ -82,7 +82,7 @@ type Shake struct {
 	result *result
 }
 
-// Shake begins the handshake on c, which is open. cfg becomes its own; sessions are
+// Shake starts the handshake on c, which is open. cfg becomes its own; sessions are
 // kept in cfg.ClientSessionCache under key alone, if there is one. then is called
 // once on c's loop, unless Cancel comes before: after no error Install has to follow.
 func (cl *Client) Shake(c *eventloop.Conn, line *Line, cfg *tls.Config, key string, then func(error)) *Shake {
@@ -176,7 +176,7 @@ func (s *Shake) Data(b []byte) {
 	}
 }
 
-// End says that the peer sends no more.
+// End reports that the peer sends no more.
 func (s *Shake) End() {
 	if !s.over {
 		s.x.end()
@@ -291,7 +291,7 @@ func (r *records) serverMessage(b []byte, requested *bool) error {
 }
 
 // ticket shows crypto/tls a record that holds nothing but messages after the
-// handshake: it keeps the session that they begin. As long as no other record was
+// handshake: it keeps the session that they start. As long as no other record was
 // opened, its count of them is ours. data is the record's plaintext, for package gm.
 func (d *dialed) ticket(rec, data []byte) {
 	if d.gm != nil {
@@ -304,7 +304,7 @@ func (d *dialed) ticket(rec, data []byte) {
 	d.x.neverWait()
 	var none [1]byte
 	if _, err := d.conn.Read(none[:]); !errors.Is(err, errNothingYet) {
-		d.conn, d.x = nil, nil // it is no session, then
+		d.conn, d.x = nil, nil // it is not a session, then
 	}
 }
 

@@ -246,7 +246,7 @@ func TestAHandshakeThatNeverEndsIsGivenUp(t *testing.T) {
 	}
 }
 
-// What breaks off without close_notify is truncated; what has it is whole.
+// What breaks off without close_notify is truncated; what has it is complete.
 func TestADialerDistinguishesTruncatedStreams(t *testing.T) {
 	by := newCaller(t)
 	f := func(whole bool) {

@@ -37,7 +37,7 @@ type Config struct {
 	// must be signed by it. They count for full and for resumed handshakes; established
 	// connections whose certificate a new list revokes are closed. Empty: nothing is revoked.
 	ClientCRLFiles []string `json:"client_crl_files"`
-	// ClientCRLPolicy says what becomes of a client's certificate whose issuer has no list
+	// ClientCRLPolicy specifies what becomes of a client's certificate whose issuer has no list
 	// that is in date: "require" refuses it, "allow" lets it in unless a list that is out
 	// of date revokes it. Each certificate below the authority needs a list of its issuer.
 	// Empty means require.
@@ -47,7 +47,7 @@ type Config struct {
 	Tickets setting.Switch `json:"tickets"`
 	// TicketSecret is what the keys of session tickets are derived from, at least
 	// 32 bytes, the same on all nodes: then a session started on one resumes on
-	// another. Who has it can read recorded TLS 1.2 sessions that resumed. Empty:
+	// another. Anyone who has it can read recorded TLS 1.2 sessions that resumed. Empty:
 	// a random one that ends with the process.
 	TicketSecret Secret `json:"ticket_secret"`
 	// TicketSecretFile holds the secret instead; a newline at its end is not part
@@ -62,7 +62,7 @@ type Config struct {
 	// ReloadInterval is how often the files are looked at for changes; 0 means 5s.
 	ReloadInterval hub.Duration `json:"reload_interval"`
 	// MaxHandshakes bounds the handshakes under way; 0 means 1,024. More wait. One
-	// whose client says nothing for two seconds gives way when others wait.
+	// whose client says nothing for two seconds yields when others wait.
 	MaxHandshakes int `json:"max_handshakes"`
 	// HandshakeCPUs bounds how many of them compute at a time, so that a storm
 	// leaves processors to the event loops; 0 means half of the CPUs, at least 1.
@@ -70,7 +70,7 @@ type Config struct {
 	// MaxWaiting bounds the connections that wait for their handshake; one more is
 	// closed. 0 means 16,384.
 	MaxWaiting int `json:"max_waiting"`
-	// HandshakeRate bounds how many handshakes begin per second; more wait.
+	// HandshakeRate bounds how many handshakes start per second; more wait.
 	// 0 means no bound.
 	HandshakeRate int `json:"handshake_rate"`
 	// HelloTimeout bounds the time from accept to the whole ClientHello; 0 means 5s.

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
 
-// versions and suites that a client may ask for.
+// versions and suites that a client may request.
 var kinds = []struct {
 	name    string
 	version uint16

@@ -64,7 +64,7 @@ func (x *exchange) feed(b []byte) int {
 	return n
 }
 
-// end says that the peer sends no more. Loop only.
+// end reports that the peer sends no more. Loop only.
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.ended = true

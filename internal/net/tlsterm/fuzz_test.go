@@ -136,7 +136,7 @@ func FuzzHello(f *testing.F) {
 			case n == len(b) && (random != nil || err != nil):
 				t.Fatalf("of all bytes one by one came nothing, at once %x and %v", random, err)
 			case n-slow.at > headerLen+maxPlaintext:
-				t.Fatalf("after %d bytes it begins again at %d", n, slow.at)
+				t.Fatalf("after %d bytes it starts again at %d", n, slow.at)
 			}
 		}
 	})
@@ -153,7 +153,7 @@ func TestRecordsOfAClientHelloAreLookedAtOnce(t *testing.T) {
 			t.Fatalf("after %d bytes: %x and %v", i+1, random, err)
 		}
 		if r.at != len(b) {
-			t.Fatalf("after %d records it begins again at byte %d of %d", i+1, r.at, len(b))
+			t.Fatalf("after %d records it starts again at byte %d of %d", i+1, r.at, len(b))
 		}
 	}
 	b = append(b, typeHandshake, 3, 1, 0, 1, 0)

@@ -19,7 +19,7 @@ import (
 var (
 	ErrTimeout = errors.New("tls: the handshake took too long")
 	ErrBusy    = errors.New("tls: too many handshakes wait")
-	ErrNotTLS  = errors.New("tls: the connection does not begin with a ClientHello")
+	ErrNotTLS  = errors.New("tls: the connection does not start with a ClientHello")
 
 	errEarly = errors.New("tls: the client does not wait for an answer to its ClientHello")
 )
@@ -33,7 +33,7 @@ const (
 	// maxWire bounds what a ClientHello takes with the heads of its records, which may
 	// be many.
 	maxWire = 2 * maxHello
-	// maxBehind bounds what may stand behind a ClientHello before it is answered. There
+	// maxBehind bounds what may appear behind a ClientHello before it is answered. There
 	// is nothing to say: data that early is for servers that have offered to take it.
 	maxBehind = 1 << 10
 )
@@ -65,7 +65,7 @@ type handshake struct {
 	x     *exchange // nil until the ClientHello is there
 	place *place
 	// national is the version of package gm that the client is served with; 0: none. Fixed
-	// before the handshake begins.
+	// before the handshake starts.
 	national uint16
 	started  bool // the timer has seen it run
 	over     bool
@@ -87,7 +87,7 @@ type result struct {
 
 var _ eventloop.Handler = (*handshake)(nil)
 
-// Data implements eventloop.Handler. Until the ClientHello is whole it waits
+// Data implements eventloop.Handler. Until the ClientHello is complete it waits
 // here, and costs a slow client nothing but the bytes it sent.
 func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 	if h.over {
@@ -127,7 +127,7 @@ func (h *handshake) Data(c *eventloop.Conn, b []byte) int {
 // A helloReader looks at a ClientHello, which may be spread over several records.
 // It does not look at a record again that it has seen whole: they may be many.
 type helloReader struct {
-	at    int  // where the first record begins that is not seen whole
+	at    int  // where the first record starts that is not seen whole
 	got   int  // of the message, in the records before
 	end   int  // of the record in which the message ends; 0 before it does
 	tlcp  bool // its records are accepted, too
@@ -186,14 +186,14 @@ func (r *helloReader) add(part []byte) (whole bool, err error) {
 	return got >= 4+size, nil
 }
 
-// refuse answers what is no TLS in a way that its sender understands.
+// refuse answers what is not TLS in a way that its sender understands.
 func (h *handshake) refuse(c *eventloop.Conn, b []byte, err error) {
 	h.over = true
 	h.t.counters.notTLS.Add(1)
 	h.t.log.Debug("no handshake", "conn", c.ID(), "peer", c.Peer(), "err", err)
 	if looksLikeHTTP(b) {
 		c.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 37\r\n\r\n" +
-			"this port speaks TLS: begin https://\n"))
+			"this port speaks TLS: start https://\n"))
 	} else {
 		alert := uint8(alertUnexpectedMessage)
 		if e, ok := errors.AsType[*recordError](err); ok {
@@ -230,7 +230,7 @@ func (h *handshake) begin(c *eventloop.Conn, random []byte) {
 	c.SetTimer(max(h.left()-int64(t.cfg.HandshakeTimeout)/reserved, 1))
 }
 
-// reserved is the part of the time for a handshake that is left to one that begins:
+// reserved is the part of the time for a handshake that is left to one that starts:
 // who has waited beyond that would be cut off in the middle, and the work lost.
 const reserved = 4
 

@@ -135,12 +135,12 @@ func TestAHandshakeThatTricklesMakesRoom(t *testing.T) {
 		time.Sleep(hangPatience)
 		a.close()
 		if !started {
-			t.Error("the one that waited did not begin")
+			t.Error("the one that waited did not start")
 		}
 	})
 }
 
-// Who has ended its side before it saw anything of ours will not end a handshake.
+// Anyone who has ended its side before it saw anything of ours will not end a handshake.
 func TestAQueuedHandshakeThatEndsItsSideFreesItsPlace(t *testing.T) {
 	s := serve(t, Config{MaxHandshakes: 1, MaxWaiting: 2, HandshakeTimeout: seconds(300)}, echoes)
 	s.admission.mu.Lock()
@@ -211,7 +211,7 @@ func TestNoHandshakeWaitsAfterClose(t *testing.T) {
 	<-closed
 }
 
-// What has started is not held up by what begins: of many that come at once, few are under
+// What has started is not blocked by what starts: of many that come at once, few are under
 // way as long as none waits for a client.
 func TestFewHandshakesStartBeforeTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

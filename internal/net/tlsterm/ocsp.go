@@ -24,7 +24,7 @@ const (
 	ocspRetryMax = time.Hour
 )
 
-// wantsStaple reports whether there is a responder to ask for c's state.
+// wantsStaple reports whether there is a responder to request c's state.
 func (c *cert) wantsStaple() bool { return c.issuer != nil && len(c.bare.Leaf.OCSPServer) > 0 }
 
 // staple requests c's state from the responder and puts a good answer in service.

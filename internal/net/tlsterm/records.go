@@ -16,7 +16,7 @@ import (
 // crypto/tls does the handshake and is then dropped: its Conn wants a goroutine
 // that blocks, and keeps several kilobytes of buffers for a connection that
 // says nothing. What is left between handshake and close is small enough to
-// stand here: records in, records out, key updates and alerts.
+// are here: records in, records out, key updates and alerts.
 
 const (
 	typeChangeCipherSpec = 20
@@ -62,7 +62,7 @@ const (
 // ErrClosed is what Open returns once the connection has failed.
 var ErrClosed = errors.New("tls: the connection has ended")
 
-// An AlertError says that the peer ended the connection with an alert.
+// An AlertError reports that the peer ended the connection with an alert.
 type AlertError uint8
 
 func (e AlertError) Error() string { return "tls: the peer sent: " + tls.AlertError(e).Error() }
@@ -154,7 +154,7 @@ func (r *records) Open(b []byte) (plain, reply []byte, err error) {
 	return plain, reply, nil
 }
 
-// wholeLen is the length of the record that b begins, as far as it is known.
+// wholeLen is the length of the record that b starts, as far as it is known.
 func (r *records) wholeLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen
@@ -175,7 +175,7 @@ func (r *records) complete(b []byte) (all []byte, whole bool) {
 	return all, true
 }
 
-// recordLen returns the length of the whole record that b begins with, or 0
+// recordLen returns the length of the whole record that b starts with, or 0
 // when its end has not come.
 func (r *records) recordLen(b []byte) (int, error) {
 	if len(b) < headerLen {
@@ -238,7 +238,7 @@ func (r *records) openRecord(rec []byte, plain *[]byte, requested *bool) error {
 }
 
 // betweenMessages reports whether no message after the handshake is open: nothing
-// else may stand within one (RFC 8446 §5.1).
+// else may appear within one (RFC 8446 §5.1).
 func (r *records) betweenMessages() bool {
 	return r.messageLen == 0 && (r.dialed == nil || r.dialed.skip == 0)
 }

@@ -137,7 +137,7 @@ func (l *revocationList) signedBy(issuer *x509.Certificate) bool {
 // verify is for tls.Config.VerifyConnection, which is called for resumed sessions, too.
 func (r *revocations) verify(state tls.ConnectionState, now time.Time) error {
 	if len(state.PeerCertificates) == 0 {
-		return nil // client_auth says whether it may be without
+		return nil // client_auth reports whether it may be without
 	}
 	if len(state.VerifiedChains) == 0 {
 		return errNotVerified

@@ -366,7 +366,7 @@ func (k *keepers) close() {
 	k.done.Wait()
 }
 
-// Close ends the handshakes under way and lets none begin. Connections that are
+// Close ends the handshakes under way and lets none start. Connections that are
 // established stay.
 func (t *Terminator) Close() error {
 	t.live.close(func(x *exchange) { x.cancel(errGone) })
@@ -388,7 +388,7 @@ type Stats struct {
 	Failed         uint64 // handshakes that failed
 	Timeouts       uint64 // connections closed for being too slow, or waiting too long
 	Shed           uint64 // connections closed because too many waited
-	NotTLS         uint64 // connections that did not begin with a ClientHello
+	NotTLS         uint64 // connections that did not start with a ClientHello
 	Validated      uint64 // handshakes by which a CA validated a name
 	Revoked        uint64 // handshakes refused: the client's certificate is revoked, or no list is in date
 	RevokedOpen    uint64 // connections closed because a list that came later revokes the client's certificate

@@ -160,7 +160,7 @@ func (a *access) end(r *http.Request) {
 	}
 }
 
-// forReaders reports whether who may only read may ask for it: numbers, not contents,
+// forReaders reports whether who may only read may request it: numbers, not contents,
 // and nothing that costs.
 func forReaders(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

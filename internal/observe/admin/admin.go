@@ -94,7 +94,7 @@ type Sources struct {
 	// Reload reads the configuration again and says what took effect.
 	Reload func(ctx context.Context) (any, error)
 	// Upgrade starts the program anew and hands everything over to that process, and
-	// UpgradeState says how far that has come.
+	// UpgradeState reports how far that has come.
 	Upgrade      func(ctx context.Context) (Upgrade, error)
 	UpgradeState func() Upgrade
 	// Ingest is what the sources of sources: do; PauseSource pauses one on all nodes, or
@@ -106,7 +106,7 @@ type Sources struct {
 	Revoke      func(context.Context, auth.Revocation) (auth.Revocation, error)
 	Unrevoke    func(ctx context.Context, kind, name string) error
 	Revocations func() []auth.Revocation
-	// Diff says what a reload of the configuration in text, YAML, would change.
+	// Diff reports what a reload of the configuration in text, YAML, would change.
 	Diff func(ctx context.Context, text []byte) (any, error)
 	// Sorts are the values sort may have; the first is the default.
 	Sorts, ChannelSorts []string

@@ -28,7 +28,7 @@ type Snapshot struct {
 	// the governor off, "enabled" is false in it and the rest zero.
 	Governor *governor.Snapshot `json:"governor"`
 	// Heat are the governor's heat maps: two minutes of columns in a snapshot that was
-	// asked for, the last three seconds in an event of /api/live (columns that were
+	// requested, the last three seconds in an event of /api/live (columns that were
 	// there before come again, whole).
 	Heat []governor.HeatMap `json:"heat_maps"`
 	// Admission by class, in the order of priority; empty when nothing is admitted by
@@ -40,7 +40,7 @@ type Snapshot struct {
 	Self      Self `json:"self"`
 	// Degraded are the degraded modes that the node is in; empty while it serves everything.
 	Degraded []Degradation `json:"degraded"`
-	// Drain is absent before the clients begin to leave.
+	// Drain is absent before the clients start to leave.
 	Drain *Drain `json:"drain,omitempty"`
 }
 

@@ -105,7 +105,7 @@ func (w *statusWriter) WriteHeader(status int) {
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // callerOf returns who sends r. A request with several credentials has the highest role that
-// one of them gives: who has the admin token may do everything, also in a browser with a
+// one of them gives: anyone who has the admin token may do everything, also in a browser with a
 // reader's session. With wait, it shows a wrong token, its address has sent too many of
 // these, and there is no session.
 func (a *access) callerOf(r *http.Request, now time.Time) (c caller, wait time.Duration) {

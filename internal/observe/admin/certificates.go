@@ -10,7 +10,7 @@ type Certificate struct {
 	// Source is "file" or "acme"; File is the file.
 	Source string `json:"source"`
 	File   string `json:"file,omitempty"`
-	// Served says that there is one; without, all to RenewAt are empty.
+	// Served reports that there is one; without, all to RenewAt are empty.
 	Served    bool      `json:"served"`
 	Issuer    string    `json:"issuer,omitempty"`
 	Serial    string    `json:"serial,omitempty"`

@@ -85,7 +85,7 @@ type ClusterSites struct {
 	// acknowledged, so that it can take over without a gap.
 	Behind uint64 `json:"behind"`
 	Whole  bool   `json:"whole"`
-	// Alone says that publications are acknowledged without the copy.
+	// Alone reports that publications are acknowledged without the copy.
 	Alone bool     `json:"alone"`
 	Lost  []string `json:"lost"` // the sites that do not answer
 	// Kept are messages that only the site with the copy has, from the time when it led.

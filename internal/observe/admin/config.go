@@ -72,7 +72,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.ReadToken != "" && c.ReadToken == c.Token {
-		errs = append(errs, errors.New("read_token: it is the token: who has it could do everything"))
+		errs = append(errs, errors.New("read_token: it is the token: anyone who has it could do everything"))
 	}
 	if c.ReadToken != "" && !c.Guarded() {
 		errs = append(errs, errors.New("read_token: without token, token_file or oidc it has no effect"))

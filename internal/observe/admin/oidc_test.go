@@ -298,7 +298,7 @@ func TestWhatTheProviderSendsIsNoMarkup(t *testing.T) {
 	}
 }
 
-// A response of the provider is for one use, in the browser that asked for it.
+// A response of the provider is for one use, in the browser that requested it.
 func TestOpenIDResponsesAreNotReplayed(t *testing.T) {
 	o := newOpenID(t)
 	s, _ := oidcSite(t, o, "")

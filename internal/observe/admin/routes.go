@@ -68,7 +68,7 @@ func (src *Sources) endpoints(a *access) []endpoint {
 		{"GET /api/upstreams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, src.Upstreams()) }, "Clusters, peers, splits, drift monitors and the batches of routes.", nil},
 		{"GET /api/cluster", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, src.Cluster(r.Context())) }, "The nodes of the cluster with health and load, the logs with leaders and replicas, and what is wrong, as `weir cluster status` prints it.", Cluster{}},
 		{"POST /api/cluster/promote", func(w http.ResponseWriter, r *http.Request) { promote(src, w, r) }, "Has the site of this node lead the logs of two sites, as `weir cluster promote` does: `?namespace=a[&namespace=b]`, all without one. 200 with the cluster as it is then; 422 if it cannot.", Cluster{}},
-		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` begins it anew. 204.", nil},
+		{"POST /api/canary/{split}/{action}", src.steer, "`roll-back` takes the share from a split's canary, `restart` starts it anew. 204.", nil},
 		{"GET /api/sources", src.sources, "What the configured sources do on this node: phase, lag, counters.", SourceList{}},
 		{"POST /api/sources/{name}/{action}", src.pauseSource, "`pause` stops reading a source on all nodes that can be reached, `resume` has them read again. A node that restarts follows `sources[].paused`.", ingest.State{}},
 		{"GET /api/tune", src.tune, "The kernel's settings, network card, limits and cgroup compared with a profile, as `weir tune check --json` prints them: `?profile=gateway|low-latency|bench`. Nothing is changed.", tune.Report{}},
@@ -215,7 +215,7 @@ func listing[T any](sorts []string, get func(ctx context.Context, sort string, l
 func id(w http.ResponseWriter, r *http.Request) (uint64, bool) {
 	n, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 	if err != nil {
-		writeError(w, http.StatusBadRequest, fmt.Sprintf("id: %.40q is no connection's", r.PathValue("id")))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("id: %.40q is not a connection's", r.PathValue("id")))
 	}
 	return n, err == nil
 }
@@ -297,7 +297,7 @@ func (src *Sources) trace(w http.ResponseWriter, r *http.Request) {
 func (src *Sources) capture(w http.ResponseWriter, r *http.Request) {
 	reason := r.URL.Query().Get("reason")
 	if reason == "" {
-		reason = "asked for"
+		reason = "requested"
 	}
 	answer(w, http.StatusCreated)(src.Capture(r.Context(), fmt.Sprintf("%.200s", reason)))
 }

@@ -11,7 +11,7 @@ import (
 type Upgrade struct {
 	// Step is "", "starting", "preparing", "moving", "done" or "failed".
 	Step string `json:"step"`
-	// Error says why it failed, and Hint what to do; everything is as it was before then.
+	// Error reports why it failed, and Hint what to do; everything is as it was before then.
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
 	// PID is the new process, From and To are the versions of the old one and of the new.

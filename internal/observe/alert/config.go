@@ -122,7 +122,7 @@ func (c Config) Validate() error {
 func (w *Webhook) problems() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if u, err := url.Parse(w.URL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		bad("url: %q is no http or https address", redact.Endpoint(w.URL))
+		bad("url: %q is not an http or https address", redact.Endpoint(w.URL))
 	}
 	for _, l := range w.Levels {
 		if l != governor.Page && l != governor.Ticket && l != governor.Information {

@@ -23,7 +23,7 @@ const (
 	queueSize  = 256
 	firstPause = time.Second // doubled each time
 	lastPause  = time.Minute // and no more than that
-	// mostPause bounds what a webhook may ask for with Retry-After.
+	// mostPause bounds what a webhook may request with Retry-After.
 	mostPause = 5 * time.Minute
 )
 

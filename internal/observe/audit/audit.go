@@ -4,7 +4,7 @@
 // it, so that a line which was changed, removed, added or moved breaks the chain there. A process that
 // can write the file can also write a whole new chain: keep its head, the last sum, elsewhere.
 //
-// A record is on the disk before its action begins, and its answer before the client has it.
+// A record is on the disk before its action starts, and its answer before the client has it.
 package audit
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// A Record is one line of the log: an action that begins, or the answer to one.
+// A Record is one line of the log: an action that starts, or the answer to one.
 type Record struct {
 	// N counts from 1, without holes.
 	N    uint64    `json:"n"`
@@ -84,7 +84,7 @@ func Open(name string, sync func(*os.File) error) (*Log, error) {
 	return l, nil
 }
 
-// Begin records that an action begins and returns its number, for Answer. After an error it
+// Begin records that an action starts and returns its number, for Answer. After an error it
 // must not be carried out.
 func (l *Log) Begin(do, from, by string) (n uint64, err error) {
 	return l.append(Record{Do: do, From: from, By: by})

@@ -58,7 +58,7 @@ func Alerts(t Thresholds) []Alert {
 		{"WeirMemorySoft", Ticket, above("weir_memory_used_ratio", t.Soft), minutes, "memory is short", "memory", CauseMemory},
 		{"WeirDescriptorsSoft", Ticket, above("weir_descriptors_used_ratio", t.Soft), minutes, "file descriptors are short", "descriptors", CauseDescriptors},
 		{"WeirCollector", Ticket, above("weir_gc_cpu_ratio", t.Collector), lasting, "garbage collection takes much of the processors", "gc", CauseCollector},
-		{"WeirCollectorLimited", Ticket, "weir_gc_limiting == 1", minutes, "the collector is held back near the memory limit", "gc", CauseCollector},
+		{"WeirCollectorLimited", Ticket, "weir_gc_limiting == 1", minutes, "the collector is throttled near the memory limit", "gc", CauseCollector},
 		{"WeirLocks", Ticket, above("rate(weir_lock_wait_seconds_total[1m])", t.LockWait), minutes, "goroutines wait for locks", "lock-wait", CauseLocks},
 		{"WeirStarved", Ticket, above("weir_host_steal_ratio", t.Steal), minutes, "the hypervisor takes processor time away", "cpu-starved", CauseStarved},
 		{"WeirThrottled", Ticket, above("weir_host_throttled_ratio", t.Throttled), minutes, "the cgroup's quota keeps the process off its processors", "cpu-throttled", CauseThrottled},

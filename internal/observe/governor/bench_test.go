@@ -120,7 +120,7 @@ func BenchmarkOnOff(b *testing.B) {
 	b.Run("recorder-and-profiles", func(b *testing.B) { onOff(b, turn, func() func() { return armed(EvidenceConfig{}) }) })
 }
 
-// onOff measures what begin, and what it returns, frame.
+// onOff measures what start, and what it returns, frame.
 func onOff(b *testing.B, turn time.Duration, begin func() (end func())) {
 	var ratios []float64
 	with := func() float64 {

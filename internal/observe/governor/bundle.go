@@ -211,7 +211,7 @@ func readme(now time.Time, reason string, armed bool, notes []string) string {
 	} else {
 		b.WriteString("The flight recorder did not run before: the trace shows the seconds of the processor profile.\n")
 	}
-	b.WriteString("\nWhere to begin: snapshot.json, \"state\": the causes in words; then the file that fits:\n" +
+	b.WriteString("\nWhere to start: snapshot.json, \"state\": the causes in words; then the file that fits:\n" +
 		"  latency or run/P     cpu.pprof, then trace.out (scheduler latency, longest waits)\n" +
 		"  goroutines leak      goroutines.txt, the first entries\n" +
 		"  loop stuck           snapshot.json, the cause's detail; goroutines.txt, label \"loop\"\n" +

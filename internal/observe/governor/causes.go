@@ -132,7 +132,7 @@ func (m *machine) byResources(w *window) (out []Cause) {
 	case b.Store.N > 0 && b.Store.P99 >= t.Disk:
 		add(true, CauseDisk, state, b.Store.P99, t.Disk, "disk: broker p99 %s", seconds(b.Store.P99))
 	}
-	add(w.gc.Limiting, CauseCollector, stat.Alert, 1, 0, "gc held back at its limit: memory is short")
+	add(w.gc.Limiting, CauseCollector, stat.Alert, 1, 0, "gc throttled at its limit: memory is short")
 	add(w.gc.Share >= t.Collector, CauseCollector, stat.Alert, w.gc.Share, t.Collector, "gc %s of cpu", percent(w.gc.Share))
 	add(w.gc.Assist >= t.Assist, CauseCollector, stat.Alert, w.gc.Assist, t.Assist, "gc assists %s of cpu", percent(w.gc.Assist))
 	add(w.locks >= t.LockWait, CauseLocks, stat.Alert, w.locks, t.LockWait, "locks %.2f s/s", w.locks)

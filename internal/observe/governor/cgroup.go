@@ -112,7 +112,7 @@ func unescape(s string) string {
 }
 
 // chain is the directories from the group to the top of the mount. Within a container
-// the mount may begin at the group itself, or show none of the group's path: then the
+// the mount may start at the group itself, or show none of the group's path: then the
 // mount point is all there is.
 func (m cgroupMount) chain(root, group string) []string {
 	rel := group

@@ -10,13 +10,13 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Config says how the process watches itself.
+// Config specifies how the process watches itself.
 type Config struct {
 	// Enabled turns the governor on: sampling, states, evidence and the memory limit.
 	Enabled setting.Switch `json:"enabled"`
 	// Interval is the time between two samples. 0 means 100ms; at least 10ms, at most 1s.
 	Interval hub.Duration `json:"interval"`
-	// Window is the time that one judgement spans. 0 means 5s; at least ten intervals.
+	// Window is the time that one verdict spans. 0 means 5s; at least ten intervals.
 	Window hub.Duration `json:"window"`
 	// Probes measure how late goroutines, sockets and timers wake.
 	Probes setting.Switch `json:"probes"`
@@ -28,13 +28,13 @@ type Config struct {
 	Memory MemoryConfig `json:"memory"`
 }
 
-// EvidenceConfig says where evidence bundles go and how many are kept.
+// EvidenceConfig specifies where evidence bundles go and how many are kept.
 type EvidenceConfig struct {
 	// Dir is the directory that bundles are written to; it is made when it is
 	// missing. Empty means evidence, beside what an embedded broker stores; without
 	// one, and with "off", none are written and nothing is recorded.
 	Dir string `json:"dir"`
-	// Every is the least time between two bundles that are not asked for. 0 means 10m.
+	// Every is the least time between two bundles that are not requested. 0 means 10m.
 	Every hub.Duration `json:"every"`
 	// Keep is how many bundles are kept; the oldest go first. 0 means 10.
 	Keep int `json:"keep"`
@@ -74,7 +74,7 @@ const (
 	PolicyPhase    = "phase"
 )
 
-// On says whether the governor is enabled.
+// On specifies whether the governor is enabled.
 func (c Config) On() bool { return c.Enabled.On() }
 
 // WithDefaults is c with every zero value replaced by what it means.
@@ -101,7 +101,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate says what of c cannot be.
+// Validate specifies what of c cannot be.
 func (c Config) Validate() error {
 	d := c.WithDefaults()
 	var errs []error

@@ -109,7 +109,7 @@ func (r *recorder) prepare() bool {
 	return err == nil
 }
 
-// run does what was asked for until ctx is done.
+// run does what was requested until ctx is done.
 func (r *recorder) run(ctx context.Context) {
 	r.mu.Lock()
 	r.running = true

@@ -126,7 +126,7 @@ func TestABundleOpensWithOrdinaryTools(t *testing.T) {
 		t.Errorf("the archive's comment is %q, want %q", comment, b.Reason)
 	}
 	if !bytes.HasPrefix(files["trace.out"], []byte("go 1.")) || !bytes.Contains(files["trace.out"][:16], []byte(" trace\x00")) {
-		t.Errorf("trace.out of %d bytes begins with %q", len(files["trace.out"]), files["trace.out"][:min(16, len(files["trace.out"]))])
+		t.Errorf("trace.out of %d bytes starts with %q", len(files["trace.out"]), files["trace.out"][:min(16, len(files["trace.out"]))])
 	}
 	for _, name := range []string{"cpu.pprof", "heap.pprof", "goroutine.pprof", "mutex.pprof", "block.pprof"} {
 		fields, err := profileFields(files[name])
@@ -431,7 +431,7 @@ func TestAnInflectionLeavesEvidence(t *testing.T) {
 	src := sc.sources()
 	src.Broker = func() BrokerSample { return BrokerSample{Waiting: 3, Oldest: time.Minute} }
 	cfg := evidenceConfig(t.TempDir())
-	cfg.Window = hub.Duration(2200 * time.Millisecond) // a broker is asked once a second
+	cfg.Window = hub.Duration(2200 * time.Millisecond) // a broker is queried once a second
 	g := runUntil(t, cfg, src, "a bundle", func(v *Snapshot) bool {
 		return v.State.Now == stat.Inflection && len(v.Evidence.Bundles) == 1
 	})

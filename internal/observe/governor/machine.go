@@ -14,7 +14,7 @@ type window struct {
 	// Means over the samples, except where a percentile or a least is named.
 	runQueue          float64
 	sched             Quantiles
-	goroutines, other int // the least: a burst is no leak
+	goroutines, other int // the least: a burst is not a leak
 	conns             int
 	delivery          Quantiles
 	loops             []loopWindow
@@ -77,7 +77,7 @@ func newMachine(t Thresholds, procs int) *machine {
 	}
 }
 
-// judge takes the next window in and says whether the state changed.
+// judge takes the next window in and reports whether the state changed.
 func (m *machine) judge(now time.Time, w *window) bool {
 	sample := m.sample(w)
 	reading, raw := m.rule.Weigh(sample)
@@ -90,7 +90,7 @@ func (m *machine) judge(now time.Time, w *window) bool {
 	host := m.byHost(w)
 	if len(host) > 0 {
 		// What waits because the host lets it wait says nothing about us, except for what
-		// no processor time would mend.
+		// no processor time would fix.
 		raw = stat.Alert
 		for _, c := range causes {
 			if certain(c.Name) {
@@ -115,7 +115,7 @@ func (m *machine) judge(now time.Time, w *window) bool {
 }
 
 // found takes in what was found between two windows and needs no confirmation; nil
-// when it is over. It says whether the state changed.
+// when it is over. It reports whether the state changed.
 func (m *machine) found(now time.Time, urgent []Cause) bool {
 	var rest []Cause
 	for _, c := range m.state.Causes {

@@ -108,7 +108,7 @@ func TestEachCauseIsNamed(t *testing.T) {
 	f(CauseNetpoll, "netpoll p90 11 ms", stat.Alert, func(w *window) { w.netpoll = 0.011 })
 	f(CauseCollector, "gc 30 % of cpu", stat.Alert, func(w *window) { w.gc.Share = 0.3 })
 	f(CauseCollector, "gc assists 8 % of cpu", stat.Alert, func(w *window) { w.gc.Assist = 0.08 })
-	f(CauseCollector, "gc held back at its limit: memory is short", stat.Alert, func(w *window) { w.gc.Limiting = true })
+	f(CauseCollector, "gc throttled at its limit: memory is short", stat.Alert, func(w *window) { w.gc.Limiting = true })
 	f(CauseLocks, "locks 0.50 s/s", stat.Alert, func(w *window) { w.locks = 0.5 })
 	f(CauseMemory, "memory 88 % of limit", stat.Alert, func(w *window) { w.memory = Budget{Fraction: 0.88, Level: BudgetSoft} })
 	f(CauseMemory, "memory 97 % of limit", stat.Inflection, func(w *window) { w.memory = Budget{Fraction: 0.97, Level: BudgetHard} })

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
-// A BudgetLevel says what to refuse.
+// A BudgetLevel reports what to refuse.
 type BudgetLevel int
 
 // The levels. Soft refuses new connections of low priority, Hard all new ones.
@@ -169,7 +169,7 @@ func newPacer(cfg MemoryConfig, limit uint64) *pacer {
 	return p
 }
 
-// start sets what the policy begins with and returns how to take everything back.
+// start sets what the policy starts with and returns how to take everything back.
 func (p *pacer) start() (undo func()) {
 	was := p.now
 	p.to(p.base)

@@ -38,7 +38,7 @@ func (p *procFile) close() {
 	}
 }
 
-// number reads the decimal digits that b begins with, after blanks. What does not fit
+// number reads the decimal digits that b starts with, after blanks. What does not fit
 // is the greatest there is.
 func number(b []byte) (n uint64, rest []byte, ok bool) {
 	b = bytes.TrimLeft(b, " \t")
@@ -54,7 +54,7 @@ func number(b []byte) (n uint64, rest []byte, ok bool) {
 	return n, b[i:], i > 0
 }
 
-// field finds the line that begins with key and a blank, and reads the number after it.
+// field finds the line that starts with key and a blank, and reads the number after it.
 func field(b []byte, key string) (uint64, bool) {
 	for len(b) > 0 {
 		line := b

@@ -90,7 +90,7 @@ func FuzzKernelFiles(f *testing.F) {
 		parseThrottled(b)
 		parseInactive(b)
 		if some, full, _ := parsePressure(b); !(some >= 0 && some <= 1 && full >= 0 && full <= 1) {
-			t.Errorf("a pressure of %v, %v is no share", some, full)
+			t.Errorf("a pressure of %v, %v is not a share", some, full)
 		}
 		if n, rest, ok := number(b); len(rest) > len(b) || !ok && n != 0 {
 			t.Errorf("number: %d, %d bytes left of %d, %v", n, len(rest), len(b), ok)
@@ -98,7 +98,7 @@ func FuzzKernelFiles(f *testing.F) {
 		unified, v1 := parseCgroup(b)
 		for _, p := range v1 {
 			if p[0] != '/' {
-				t.Errorf("the group %q is no path", p)
+				t.Errorf("the group %q is not a path", p)
 			}
 		}
 		for _, m := range parseMounts(b) {

@@ -106,7 +106,7 @@ func newSampler(g *Governor) *sampler {
 	return s
 }
 
-// start begins what runs beside the sampler.
+// start starts what runs beside the sampler.
 func (s *sampler) start() {
 	s.wg.Go(func() {
 		for threads := range s.kickSlow {
@@ -130,7 +130,7 @@ func (s *sampler) start() {
 	}
 }
 
-// stop ends everything that start began and gives back what was set.
+// stop ends everything that start began and returns what was set.
 func (s *sampler) stop() {
 	close(s.kickSlow)
 	close(s.kickStalls)
@@ -177,7 +177,7 @@ func (s *sampler) sample(now time.Time) {
 	s.view.Seq++
 	s.view.Time = now
 	s.g.publish(&s.view)
-	if s.canaries != nil { // after the run queue was read: they would stand in it
+	if s.canaries != nil { // after the run queue was read: they would appear in it
 		s.canaries.send()
 	}
 	s.sec.cost += time.Since(begin)
@@ -189,7 +189,7 @@ func (t *totals) over(d time.Duration, now time.Time, interval time.Duration) bo
 }
 
 // lateness notes by how much this sample came too late. After a long gap nothing that
-// compares with the clock is believed briefly.
+// compares with the clock is trusted briefly.
 func (s *sampler) lateness(now time.Time) {
 	if !s.due.IsZero() {
 		late := now.Sub(s.due)

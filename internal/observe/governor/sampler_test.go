@@ -270,7 +270,7 @@ func TestAStuckLoopIsFoundWithItsStack(t *testing.T) {
 		go pprof.Do(context.Background(), pprof.Labels(LoopLabel, "7"), func(context.Context) { stuckHere(labelled, release) })
 		<-labelled
 		begin := time.Now()
-		var stuck atomic.Int64 // nanoseconds after begin, 0 is not
+		var stuck atomic.Int64 // nanoseconds after start, 0 is not
 		src := Sources{Loops: func(dst []LoopSample) []LoopSample {
 			l := LoopSample{ID: 7, Ticks: uint64(time.Since(begin) / time.Millisecond)}
 			if at := stuck.Load(); at != 0 {

@@ -10,7 +10,7 @@ import (
 type Series struct {
 	Name string
 	Help string
-	// Counter says that it only rises (its name ends in _total); else it is a gauge.
+	// Counter reports that it only rises (its name ends in _total); else it is a gauge.
 	Counter bool
 	// Label is the only label's name, empty when there is none; Value its value.
 	Label, Value string
@@ -123,7 +123,7 @@ func (e *emitter) memory(s *Snapshot) {
 	e.gauge("weir_gc_assist_ratio", "The part of it that allocating goroutines paid.", c.Assist)
 	e.gauge("weir_gc_pause_p99_seconds", "Stop-the-world pauses of the collector, 99th percentile of a minute.", c.Pause.P99)
 	e.gauge("weir_gc_percent", "GOGC now; -1 is off.", float64(c.Percent))
-	e.gauge("weir_gc_limiting", "1 when the collector was held back near the memory limit.", flag(c.Limiting))
+	e.gauge("weir_gc_limiting", "1 when the collector was throttled near the memory limit.", flag(c.Limiting))
 	e.gauge("weir_memory_used_bytes", "Memory that counts against the limit.", float64(m.Budget.Used))
 	e.gauge("weir_memory_limit_bytes", "The memory limit; 0 is none.", float64(m.Budget.Limit))
 	e.gauge("weir_memory_used_ratio", "Share of the memory limit in use.", m.Budget.Fraction)
@@ -154,7 +154,7 @@ func (e *emitter) loops(s *Snapshot) {
 	e.gauge("weir_loop_tick_most_seconds", "99th percentile of a tick on the slowest loop, of a second.", tick)
 	e.gauge("weir_loop_working_most_seconds", "How long the longest tick that has not ended works.", working)
 	e.gauge("weir_loop_inbox_most", "Functions that wait for the loop with most.", float64(inbox))
-	e.gauge("weir_loop_stalled", "Connections whose socket takes nothing now.", float64(stalled))
+	e.gauge("weir_loop_stalled", "Connections whose socket accepts no data now.", float64(stalled))
 	stalledShare := 0.0
 	if n := s.Traffic.Connections; n > 0 {
 		stalledShare = float64(stalled) / float64(n)

@@ -42,7 +42,7 @@ type Snapshot struct {
 type State struct {
 	Now   stat.State `json:"now"`
 	Since time.Time  `json:"since,omitzero"`
-	// Inconclusive says that what looks like overload is the host's: processor time
+	// Inconclusive reports that what looks like overload is the host's: processor time
 	// stolen, or others in front of us in the kernel's queue. Such windows never
 	// become an inflection.
 	Inconclusive bool `json:"inconclusive"`
@@ -76,7 +76,7 @@ type Cause struct {
 	// Value went past Limit.
 	Value float64 `json:"value"`
 	Limit float64 `json:"limit"`
-	// Loop is the event loop's number, −1 when it is no loop's.
+	// Loop is the event loop's number, −1 when it is not a loop's.
 	Loop int `json:"loop"`
 	// Detail is what else is known: of a stuck loop, its goroutine's stack.
 	Detail string `json:"detail,omitempty"`
@@ -158,7 +158,7 @@ type Host struct {
 // Pressure is the kernel's pressure stall information: the share of the last ten
 // seconds in which some, or all, tasks waited for a resource.
 type Pressure struct {
-	// Known says that the kernel has it.
+	// Known reports that the kernel has it.
 	Known      bool    `json:"known"`
 	CPU        float64 `json:"cpu_some"`
 	Memory     float64 `json:"memory_some"`
@@ -210,7 +210,7 @@ type Collector struct {
 	// LimiterAt is the cycle in which the collector's limiter, which keeps it below
 	// half of the processors near the memory limit, was on last; 0 means never.
 	LimiterAt uint64 `json:"limiter_at"`
-	// Limiting says that it was in the last cycle.
+	// Limiting reports that it was in the last cycle.
 	Limiting bool `json:"limiting"`
 	// Allocated is in bytes per second.
 	Allocated float64 `json:"allocated"`
@@ -244,12 +244,12 @@ type Memory struct {
 	// PerConnection is Owners.Connections by their number: what a connection owns, not its
 	// share of the process. 0 without connections.
 	PerConnection float64 `json:"per_connection"`
-	// Owners says what the memory is used for.
+	// Owners reports what the memory is used for.
 	Owners MemoryOwners `json:"owners"`
 	// Slope is how many bytes another connection costs by what was seen so far.
 	Slope  float64 `json:"slope"`
 	Budget Budget  `json:"budget"`
-	// From says where the limit comes from: "config", "cgroup v2", "machine" …
+	// From reports where the limit comes from: "config", "cgroup v2", "machine" …
 	From string `json:"from"`
 }
 
@@ -346,7 +346,7 @@ type Stalls struct {
 	RTT         Spread  `json:"rtt"`
 	Queued      Spread  `json:"queued"`
 	Retransmits float64 `json:"retransmits"` // of the segments sent, a share
-	// Waiting are all connections whose socket takes nothing now, as loops count them.
+	// Waiting are all connections whose socket accepts no data now, as loops count them.
 	Waiting int  `json:"waiting"`
 	Stale   bool `json:"stale"`
 }
@@ -370,7 +370,7 @@ type BrokerView struct {
 
 // Distance is how far the load is from the knee of the last capacity report.
 type Distance struct {
-	// Known says that there is a report; without one the rest is zero.
+	// Known reports that there is a report; without one the rest is zero.
 	Known  bool       `json:"known"`
 	Report KneeReport `json:"report"`
 	// Load is in the report's unit, Fraction of its knee, Headroom what is left (never
@@ -386,7 +386,7 @@ type Distance struct {
 
 // Evidence is what is recorded, and what was.
 type Evidence struct {
-	// Armed says that the flight recorder and the profiles run.
+	// Armed reports that the flight recorder and the profiles run.
 	Armed bool `json:"armed"`
 	// Writing is the id of the bundle that is being written.
 	Writing string `json:"writing,omitempty"`

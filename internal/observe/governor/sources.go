@@ -75,7 +75,7 @@ type LoopSample struct {
 	Reads, BytesIn uint64
 	// Sends are system calls or submissions.
 	Sends, BytesOut uint64
-	// Stalls counts the times that a socket did not take everything.
+	// Stalls counts the times that a socket did not accept everything.
 	Stalls uint64
 }
 

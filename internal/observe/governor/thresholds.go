@@ -116,7 +116,7 @@ func (t Thresholds) WithDefaults() Thresholds {
 	return t
 }
 
-// Validate says what of t cannot be.
+// Validate reports what of t cannot be.
 func (t Thresholds) Validate() error {
 	t = t.WithDefaults()
 	var errs []error

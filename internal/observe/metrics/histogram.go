@@ -13,7 +13,7 @@ import (
 
 // A histogram's buckets: below 2^bottom ns there is one, then each power of two is cut
 // into parts of equal width, so that a bucket is never wider than a quarter of what it
-// begins with, and one more takes everything from 2^top ns (two minutes) on.
+// begins with, and one more accepts everything from 2^top ns (two minutes) on.
 const (
 	parts  = 4
 	bottom = 10
@@ -70,7 +70,7 @@ func Bucket(d time.Duration) int {
 	return 1 + (octave-bottom)*parts + int(uint64(d)>>(octave-2))%parts
 }
 
-// begins is where bucket i begins.
+// begins is where bucket i starts.
 func begins(i int) time.Duration {
 	if i <= 0 {
 		return 0
@@ -78,11 +78,11 @@ func begins(i int) time.Duration {
 	return time.Duration(parts+(i-1)%parts) << (bottom + (i-1)/parts - 2)
 }
 
-// BucketTop is where bucket i ends; of the last, which has no end, where it begins.
+// BucketTop is where bucket i ends; of the last, which has no end, where it starts.
 func BucketTop(i int) time.Duration { return begins(min(max(i, 0)+1, Buckets-1)) }
 
-// Bounds returns where bucket i begins and ends, in seconds; the last has no end, and
-// where it begins is returned for that too.
+// Bounds returns where bucket i starts and ends, in seconds; the last has no end, and
+// where it starts is returned for that too.
 func Bounds(i int) (lo, hi float64) { return begins(i).Seconds(), BucketTop(i).Seconds() }
 
 // Counts are what histograms counted, summed; or the difference of two such sums. It is

@@ -11,7 +11,7 @@ import (
 // A panel is one of the dashboard's, before it is laid out.
 type panel struct {
 	title, about string
-	kind         string // of Grafana's: "timeseries", "stat", "heatmap", "state-timeline"; "row" begins a section
+	kind         string // of Grafana's: "timeseries", "stat", "heatmap", "state-timeline"; "row" starts a section
 	unit         string // of Grafana's: "s", "percentunit", "short", "bytes", "Bps", "cps"
 	wide         int    // of 24 columns; 0 means 8
 	warn, bad    float64

@@ -118,7 +118,7 @@ func readerPanels(t *governor.Thresholds) []panel {
 	}
 	return []panel{
 		row("Readers"),
-		line("Stopped readers", "percentunit", "Connections whose socket takes nothing now, as a share of all.", query{"weir_loop_stalled_ratio{@}", each}).within(t.Stopped, 0),
+		line("Stopped readers", "percentunit", "Connections whose socket accepts no data now, as a share of all.", query{"weir_loop_stalled_ratio{@}", each}).within(t.Stopped, 0),
 		line("Held for slow subscribers", "bytes", "Payload that waits for them in this process.", query{"weir_subscribers_lagging_bytes{@}", each}),
 		line("Closed, dropped, gaps", "cps", "Subscribers closed by this side, messages that slow ones did not get, gaps declared.",
 			query{"sum by (reason) (rate(weir_subscribers_closed_total{@}[$__rate_interval]))", "closed: {{reason}}"},
@@ -128,7 +128,7 @@ func readerPanels(t *governor.Thresholds) []panel {
 		line("Whose write stalls?", "percentunit", "Share of sending time that sampled sockets waited for their reader, or for our buffer.",
 			query{"weir_socket_reader_limited_ratio{@}", "reader " + each}, query{"weir_socket_buffer_limited_ratio{@}", "our buffer " + each}),
 		line("Retransmits", "percentunit", "Share of segments that sampled sockets sent again: the network's loss.", query{"weir_socket_retransmits_ratio{@}", each}).within(t.Retransmits, 0),
-		line("Write stalls", "cps", "Times a socket did not take everything, and connections closed for it.",
+		line("Write stalls", "cps", "Times a socket did not accept everything, and connections closed for it.",
 			query{"sum(rate(weir_write_stalls_total{@}[$__rate_interval]))", "stalls"}, query{"sum(rate(weir_write_stall_closes_total{@}[$__rate_interval]))", "closed"}),
 	}
 }
@@ -172,7 +172,7 @@ func memoryPanels(t *governor.Thresholds) []panel {
 		line("Collector", "percentunit", "Share of processor time in the last cycle, and the part that allocating goroutines paid.",
 			query{"weir_gc_cpu_ratio{@}", "collector " + each}, query{"weir_gc_assist_ratio{@}", "assists " + each}).within(t.Assist, t.Collector),
 		line("Collector's pauses", "s", "Stop-the-world pauses, 99th percentile of a minute.", query{"weir_gc_pause_p99_seconds{@}", each}),
-		line("GOGC", "short", "What paces the collector now; -1 is off. 1 for limiting: it is held back near the limit.",
+		line("GOGC", "short", "What paces the collector now; -1 is off. 1 for limiting: it is throttled near the limit.",
 			query{"weir_gc_percent{@}", "GOGC " + each}, query{"weir_gc_limiting{@}", "limiting " + each}),
 	}
 }

@@ -16,7 +16,7 @@ const Runbooks = "https://github.com/weir-gateway/weir/blob/main/docs/runbooks/"
 // A Record is an expression that Prometheus keeps under a name.
 type Record struct {
 	Name, Expr string
-	// Why says what it is good for.
+	// Why reports what it is good for.
 	Why string
 }
 

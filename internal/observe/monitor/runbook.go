@@ -12,7 +12,7 @@ import (
 
 var metricName = regexp.MustCompile(`\b(weir_[a-z0-9_]+|go_[a-z0-9_]+)\b`)
 
-// Metrics are the metrics that an expression reads, as they stand there.
+// Metrics are the metrics that an expression reads, as they are written there.
 func Metrics(expr string) []string {
 	names := metricName.FindAllString(expr, -1)
 	slices.Sort(names)

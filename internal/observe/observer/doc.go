@@ -23,11 +23,11 @@ type Options struct {
 	// Slices are the columns of heat maps; 0 means 50, at most 500.
 	Slices int
 	// Trace returns an execution trace of the process that lasts about as long as the
-	// window; nil: the process is not asked for one.
+	// window; nil: the process is not requested one.
 	Trace func(ctx context.Context, d time.Duration) (io.ReadCloser, error)
 	// NoKernel leaves eBPF out, as if it were not allowed.
 	NoKernel bool
-	// Started is called when everything is attached and the window begins; nil: nothing is.
+	// Started is called when everything is attached and the window starts; nil: nothing is.
 	Started func()
 }
 

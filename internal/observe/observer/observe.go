@@ -20,7 +20,7 @@ const maxSampled = 500
 const shownConnections = 20
 
 // Observe watches the process for the window, or until ctx is done, and reports. It needs
-// no rights to begin with: what is not allowed is named in the report. An error is for
+// no rights to start with: what is not allowed is named in the report. An error is for
 // wrong options and for a process that is not there.
 func Observe(ctx context.Context, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {

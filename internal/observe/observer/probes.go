@@ -229,7 +229,7 @@ func entries[K, V any](m *ebpf.Map) iter.Seq2[K, V] {
 	}
 }
 
-// setPorts says which local ports are the process's; those that were named stay.
+// setPorts reports which local ports are the process's; those that were named stay.
 func (k *kernel) setPorts(ports map[uint16]bool) {
 	p := k.probe("tcp")
 	if p == nil {

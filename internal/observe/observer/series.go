@@ -9,7 +9,7 @@ const slots = 72
 func bounds() []float64 {
 	b := make([]float64, slots)
 	for i := range b {
-		// The next slot begins at 2^l or 1.5·2^l.
+		// The next slot starts at 2^l or 1.5·2^l.
 		next := i + 1
 		b[i] = math.Ldexp(1+0.5*float64(next%2), next/2) / 1e9
 	}

@@ -76,12 +76,12 @@ func (c Config) Validate() error {
 func checkURL(key, s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("%s: %.80q is no address: write it like http://127.0.0.1:4318", key, s)
+		return fmt.Errorf("%s: %.80q is not an address: write it like http://127.0.0.1:4318", key, s)
 	}
 	return nil
 }
 
-// MetricsConfig says how metrics are given away. The zero value serves them at /metrics
+// MetricsConfig specifies how metrics are given away. The zero value serves them at /metrics
 // of the admin listener.
 type MetricsConfig struct {
 	// NativeHistograms makes histograms native ones, four buckets to a doubling: for a

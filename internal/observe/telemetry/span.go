@@ -23,12 +23,12 @@ const (
 	Producer      // a message that was published
 )
 
-// A Span is a piece of work that is over. Who makes it does no more than fill it in.
+// A Span is a piece of work that is over. Anyone who makes it does no more than fill it in.
 type Span struct {
 	Trace      [16]byte
 	ID, Parent [8]byte // Parent is zero where the trace began here
 	Flags      byte    // of the traceparent
-	// Remote says that the parent is in another process.
+	// Remote reports that the parent is in another process.
 	Remote bool
 	Kind   Kind
 	Name   string

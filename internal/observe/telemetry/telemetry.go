@@ -108,7 +108,7 @@ func (t *Telemetry) rouse() {
 // Drop counts a span that could not be made.
 func (t *Telemetry) Drop() { t.dropped.Add(1) }
 
-// Sample is the part of the publishes that are traced though their caller asked for
+// Sample is the part of the publishes that are traced though their caller requested
 // nothing; 0 for a nil Telemetry.
 func (t *Telemetry) Sample() float64 {
 	if !t.Traces() {

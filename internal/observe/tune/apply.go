@@ -24,7 +24,7 @@ type System struct {
 	Rules, Queues Store
 }
 
-// object returns the store of a target that is no file; ok is false for files.
+// object returns the store of a target that is not a file; ok is false for files.
 func (s System) object(target string) (store Store, ok bool, err error) {
 	switch {
 	case target == NotrackTarget:

@@ -34,7 +34,7 @@ type Coalesce struct {
 // A Feature is an offload: whether the card can do it, and does.
 type Feature struct{ Possible, Active bool }
 
-// perDevice judges every network card. An error for one decides the verdict.
+// perDevice checks every network card. An error for one decides the verdict.
 func perDevice(p *probe, judge func(dev string, v *verdict) error, fine string) verdict {
 	devices := p.devices()
 	if len(devices) == 0 {

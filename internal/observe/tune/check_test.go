@@ -42,7 +42,7 @@ type scene struct {
 }
 
 // scenes reads testdata/knobs. The comment of the archive has "want SCENE: STATE VALUE"
-// and what is no file: profile, listen, subject (the files that are missing when absent),
+// and what is not a file: profile, listen, subject (the files that are missing when absent),
 // rule SCENE and card SCENE. Absent and forbidden are the good machine without, or
 // without the right to, the subject.
 func scenes(t *testing.T, c *Check) map[string]scene {
@@ -240,7 +240,7 @@ func TestAHostsSettingInANamespaceIsNotCalledMissing(t *testing.T) {
 		}
 	}
 	if r.Status() != StatusOK {
-		t.Errorf("what a kernel does not have is no finding: status %d", r.Status())
+		t.Errorf("what a kernel does not have is not a finding: status %d", r.Status())
 	}
 }
 

@@ -34,7 +34,7 @@ func classQueues() Check {
 	}
 }
 
-// classQueue judges one link; false ends the check.
+// classQueue checks one link; false ends the check.
 func (p *probe) classQueue(l *Link, v *verdict) bool {
 	target := QdiscTarget + l.Device
 	now, err := p.Queues.Load(target)

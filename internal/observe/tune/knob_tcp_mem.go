@@ -35,7 +35,7 @@ func tcpMem() Check {
 			case share < 3:
 				return change(usual, "TCP saves memory from %s on, %.1f %% of the memory: it drops segments while memory is free", sizeText(v[1]*page), share)
 			case percent(used, v[1]) > 80:
-				return watch("TCP holds %s, %.0f %% of where it begins to drop: bound what each connection may hold unsent (eventloop.max_queue), or raise all three values", sizeText(used*page), percent(used, v[1]))
+				return watch("TCP holds %s, %.0f %% of where it starts to drop: bound what each connection may hold unsent (eventloop.max_queue), or raise all three values", sizeText(used*page), percent(used, v[1]))
 			}
 			return good("TCP holds %s of %s", sizeText(used*page), sizeText(v[1]*page))
 		},

@@ -215,7 +215,7 @@ func counter(text, group, name string) (int64, bool) {
 	return 0, false
 }
 
-// pair finds "name value" in the line that begins with group.
+// pair finds "name value" in the line that starts with group.
 func pair(text, group, name string) (int64, bool) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

@@ -21,7 +21,7 @@ func serviceFile(line string) File {
 }
 
 // Files are the configuration files that make the changes of the report at every boot:
-// sysctl.d(5), tmpfiles.d(5) for what is no sysctl, drop-ins and units of systemd, and a
+// sysctl.d(5), tmpfiles.d(5) for what is not a sysctl, drop-ins and units of systemd, and a
 // file for nft(8). Each has the reason of every line.
 func (r *Report) Files() []File {
 	var pieces []File

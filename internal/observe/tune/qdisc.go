@@ -78,7 +78,7 @@ type queue struct {
 func openQueue(target string) (*queue, error) {
 	dev, ok := strings.CutPrefix(target, QdiscTarget)
 	if !ok {
-		return nil, fmt.Errorf("%s is no device's queue: %w", target, ErrUnsupported)
+		return nil, fmt.Errorf("%s is not a device's queue: %w", target, ErrUnsupported)
 	}
 	i, err := net.InterfaceByName(dev)
 	if err != nil {
@@ -364,7 +364,7 @@ func (c shapeClass) tbf(dev string) []byte {
 	})
 }
 
-// A filterInfo says where packets of a protocol have their DSCP: how far it is shifted in the
+// A filterInfo reports where packets of a protocol have their DSCP: how far it is shifted in the
 // first word of the header.
 type filterInfo struct {
 	protocol uint16

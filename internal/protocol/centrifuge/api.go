@@ -154,7 +154,7 @@ func (a *api) serve(r socket.Request) {
 	c := &apiCall{room: a.srv.conf().cfg.APIMaxAnswer}
 	if len(body) > 0 {
 		if err := json.Unmarshal(body, c); err != nil {
-			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is no JSON object of the method", Hint: err.Error()})
+			r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "the body is not a JSON object of the method", Hint: err.Error()})
 			return
 		}
 	}

@@ -373,7 +373,7 @@ func (s command) rpcBySubject(method string, data []byte) {
 
 const rpcTimeout = 5 * time.Second
 
-// validMethod reports whether a method may stand in a subject.
+// validMethod reports whether a method may appear in a subject.
 func validMethod(m string) bool {
 	for i := range len(m) {
 		c := m[i]
@@ -384,7 +384,7 @@ func validMethod(m string) bool {
 	return len(m) <= 128 && (m == "" || m[len(m)-1] != '.')
 }
 
-// payloadKind says what a client's data is: JSON if it can be, so that it reaches
+// payloadKind reports what a client's data is: JSON if it can be, so that it reaches
 // everybody as what it is.
 func payloadKind(data []byte, enc protocol.Encoding) hub.Payload {
 	switch {

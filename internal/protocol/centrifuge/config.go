@@ -45,7 +45,7 @@ type Config struct {
 	// empty means that they are answered 200, as Centrifugo does.
 	APIErrorMode string `json:"api_error_mode"`
 	// APIMaxAnswer bounds in bytes what a call of the server API is answered, a batch as
-	// a whole. A history ends there: ask for what is behind with since. What cannot end
+	// a whole. A history ends there: request what is behind with since. What cannot end
 	// early is answered with 106. 0 means 16 MiB.
 	APIMaxAnswer int `json:"api_max_answer" unit:"bytes"`
 	// PingInterval is how often a client is pinged, at most 50m; 0 means 25s.
@@ -71,7 +71,7 @@ type Config struct {
 	// RecoveryLimit bounds the publications that a subscription may recover; past it
 	// it gets recovered: false. 0 means 300.
 	RecoveryLimit int `json:"recovery_limit"`
-	// HistoryLimit bounds the publications that a client may ask for; 0 means 300.
+	// HistoryLimit bounds the publications that a client may request; 0 means 300.
 	HistoryLimit int `json:"history_limit"`
 	// UserPersonalChannel subscribes each user to a channel of its own, "#<user>",
 	// in the namespace PersonalNamespace. Off by default.
@@ -87,7 +87,7 @@ type Config struct {
 	// request; the method follows after a dot. Empty: RPCs go to proxies.rpc, if at all.
 	RPCSubject string `json:"rpc_subject"`
 	// EventsChannel gets a message for each client that connects or disconnects and
-	// each subscription that begins or ends. Empty disables it.
+	// each subscription that starts or ends. Empty disables it.
 	EventsChannel string `json:"events_channel"`
 }
 
@@ -96,7 +96,7 @@ type Config struct {
 type Namespace struct {
 	// Presence lets it be known who is subscribed. Off by default.
 	Presence bool `json:"presence"`
-	// JoinLeave sends join and leave events to subscribers that ask for them and may see
+	// JoinLeave sends join and leave events to subscribers that request them and may see
 	// the presence.
 	JoinLeave bool `json:"join_leave"`
 	// ForcePushJoinLeave sends them to all subscribers.
@@ -137,7 +137,7 @@ type Namespace struct {
 	// AllowUserLimited lets the users named in a channel "name#u1,u2" subscribe to
 	// it, and no other user.
 	AllowUserLimited bool `json:"allow_user_limited_channels"`
-	// AllowDelta lets subscriptions ask for differences to the publication before.
+	// AllowDelta lets subscriptions request differences to the publication before.
 	AllowDelta bool `json:"allow_delta"`
 	// AllowTagsFilter lets subscriptions filter by the tags of publications.
 	AllowTagsFilter bool `json:"allow_tags_filter"`
@@ -168,7 +168,7 @@ type Proxies struct {
 	RPC Proxy `json:"rpc"`
 }
 
-// A Proxy is a backend that is asked by HTTP POST.
+// A Proxy is a backend that is queried by HTTP POST.
 type Proxy struct {
 	// Endpoint is its URL; empty disables it.
 	Endpoint string `json:"endpoint" secret:"path"`
@@ -238,7 +238,7 @@ func (c Config) Validate() error {
 		bad("ping_interval: %v is more than %v", d.PingInterval, maxPingInterval)
 	}
 	if !strings.HasPrefix(d.APIPrefix, "/") {
-		bad("api_prefix: %q does not begin with a slash", c.APIPrefix)
+		bad("api_prefix: %q does not start with a slash", c.APIPrefix)
 	}
 	if c.APIKey != "" && c.APIKeyFile != "" {
 		bad("api_key and api_key_file are both set; keep one")
@@ -324,18 +324,18 @@ func (p *Proxy) validate(name string) error {
 	case err != nil:
 		return fmt.Errorf("proxies.%s.endpoint: %w", name, err)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		return fmt.Errorf("proxies.%s.endpoint: %q is no http or https URL", name, redact.Endpoint(p.Endpoint))
+		return fmt.Errorf("proxies.%s.endpoint: %q is not an http or https URL", name, redact.Endpoint(p.Endpoint))
 	case p.Timeout < 0:
 		return fmt.Errorf("proxies.%s.timeout: %v is negative", name, p.Timeout)
 	}
 	for _, h := range p.HTTPHeaders {
 		if !httpguts.ValidHeaderFieldName(h) {
-			return fmt.Errorf("proxies.%s.http_headers: %q is no header field", name, h)
+			return fmt.Errorf("proxies.%s.http_headers: %q is not a header field", name, h)
 		}
 	}
 	for h, v := range p.StaticHeaders {
 		if !httpguts.ValidHeaderFieldName(h) || !httpguts.ValidHeaderFieldValue(v) {
-			return fmt.Errorf("proxies.%s.static_headers: %q is no header field, or has a value that none can have", name, h)
+			return fmt.Errorf("proxies.%s.static_headers: %q is not a header field, or has a value that none can have", name, h)
 		}
 	}
 	return nil

@@ -216,7 +216,7 @@ func (k *kind) fit(b []byte) []byte {
 	return safe(b)
 }
 
-// uniSubs returns the subscriptions that a unidirectional client asked for itself.
+// uniSubs returns the subscriptions that a unidirectional client requested itself.
 func (c *connect) uniSubs() ([]want, *protocol.Error) {
 	var wants []want
 	for i := range c.req.Subs {

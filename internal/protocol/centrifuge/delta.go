@@ -59,7 +59,7 @@ func appendDelta(k *kind, before, m *hub.Message) []byte {
 }
 
 // payloadOf returns the text that differences are made of: in JSON the value that
-// would stand there, in Protobuf the bytes.
+// would appear there, in Protobuf the bytes.
 func payloadOf(m *hub.Message, enc protocol.Encoding) []byte {
 	if enc == protocol.Protobuf {
 		return m.Data

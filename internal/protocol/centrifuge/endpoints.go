@@ -54,7 +54,7 @@ func (s *Server) Endpoints() []socket.Endpoint {
 	return list
 }
 
-// query returns the parameters of a request; what is no query is none.
+// query returns the parameters of a request; what is not a query is none.
 func query(r socket.Request) url.Values {
 	q, _ := url.ParseQuery(r.Query())
 	return q
@@ -157,7 +157,7 @@ func admitPage(r socket.Request) bool {
 	return true
 }
 
-// serve accepts a connection that begins with what the client said in its request.
+// serve accepts a connection that starts with what the client said in its request.
 func (k *kind) serve(r socket.Request, contentType string, said []byte, resume string) {
 	if !admitPage(r) {
 		return

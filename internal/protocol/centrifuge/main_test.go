@@ -173,7 +173,7 @@ func streamLines(body io.Reader, put func(string)) error {
 	return errors.Join(in.Err(), io.EOF)
 }
 
-// next returns the next line that is no ping.
+// next returns the next line that is not a ping.
 func (c *client) next() string {
 	c.t.Helper()
 	for {
@@ -250,7 +250,7 @@ func (n *node) connect(request string) *client {
 	return c
 }
 
-// subscribe subscribes with a request and returns where the subscription begins.
+// subscribe subscribes with a request and returns where the subscription starts.
 func (c *client) subscribe(request string) (epoch string, offset uint64) {
 	c.t.Helper()
 	c.say(`{"id":2,"subscribe":` + request + `}`)

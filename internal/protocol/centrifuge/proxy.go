@@ -24,7 +24,7 @@ type proxies struct {
 	connect, refresh, subscribe, publish, subRefresh, rpc *backend
 }
 
-// A backend is asked by HTTP POST, in Centrifugo's form. Any goroutine.
+// A backend is queried by HTTP POST, in Centrifugo's form. Any goroutine.
 type backend struct {
 	cfg     Proxy
 	headers []string // in lower case
@@ -203,7 +203,7 @@ func (a *answer) decode() (err error) {
 	return nil
 }
 
-// question begins one about the client.
+// question starts one about the client.
 func (s *session) question() *question {
 	k, a := s.kind(), s.account
 	q := &question{
@@ -250,7 +250,7 @@ func (s *session) judge(a *answer, err error, refuse func(protocol.Error)) (r *r
 	return nil, false
 }
 
-// disconnection is one that a backend chose. Codes that cannot stand in a close frame
+// disconnection is one that a backend chose. Codes that cannot appear in a close frame
 // are the one without a code.
 func (f *farewell) disconnection() protocol.Disconnection {
 	if f.Code < 3000 || f.Code > 4999 {

@@ -119,7 +119,7 @@ func TestNothingIsLostOrRepeatedOverReconnects(t *testing.T) {
 		began.Add(1)
 		wg.Go(func() {
 			for first := true; !r.done() && !t.Failed(); first = false {
-				if first { // nothing is published before all know where they begin
+				if first { // nothing is published before all know where they start
 					r.rng = rand.New(rand.NewPCG(uint64(i), 8))
 					if err := r.begin(t.Context()); err != nil {
 						t.Error(err)

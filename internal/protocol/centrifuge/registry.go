@@ -42,7 +42,7 @@ func (c *crowd) add(s *session) uint32 {
 	return i
 }
 
-// remove takes out what is at i, where the last is put.
+// remove removes what is at i, where the last is put.
 func (c *crowd) remove(i uint32) {
 	last := c.at(uint32(c.n - 1))
 	moved := *last

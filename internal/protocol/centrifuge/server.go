@@ -149,7 +149,7 @@ func newKinds(s *Server) kinds {
 	}
 }
 
-// Start begins to listen to the other nodes. Call it once, after the hub's Start and
+// Start starts to listen to the other nodes. Call it once, after the hub's Start and
 // before clients come.
 func (s *Server) Start() error {
 	if s.deps.Bus == nil {

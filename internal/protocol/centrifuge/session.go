@@ -280,7 +280,7 @@ func (s *session) room() bool {
 	return true
 }
 
-// disconnect says why the connection ends, and ends it.
+// disconnect reports why the connection ends, and ends it.
 func (s *session) disconnect(d protocol.Disconnection) {
 	if s.flags&ended != 0 {
 		return

@@ -39,7 +39,7 @@ type planFlags uint8
 const (
 	recoverable planFlags = 1 << iota // the client may recover
 	positioned                        // the client is notified when it missed something
-	serverSide                        // the client did not ask for it
+	serverSide                        // the client did not request it
 	joinLeave                         // the client is notified of others
 	tracked                           // others are notified of the client
 	public                            // no private messages
@@ -62,7 +62,7 @@ type own struct {
 type pending struct {
 	*subscription
 	want
-	at       hub.Position // where it begins; zero without a log
+	at       hub.Position // where it starts; zero without a log
 	got      []*hub.Message
 	bytes    int    // of got
 	replayed int    // messages that the hub has replayed, wanted or not
@@ -86,7 +86,7 @@ type want struct {
 	// requested are flags that the client requests and may have, whatever overrides the
 	// namespace's.
 	requested planFlags
-	// recovering says that the client comes with a position, since. recover gets what
+	// recovering reports that the client comes with a position, since. recover gets what
 	// came after it, cache only the newest message.
 	recovering     bool
 	recover, cache bool
@@ -111,7 +111,7 @@ type want struct {
 
 const maxEpoch = 64
 
-// attach begins a subscription.
+// attach starts a subscription.
 func (s *session) attach(w want) {
 	w.settle()
 	x := s.newSubscription()
@@ -164,7 +164,7 @@ func (p *pending) begin() {
 	}
 }
 
-// again begins anew after the hub's call is over.
+// again starts anew after the hub's call is over.
 func (p *pending) again() {
 	p.s.t.Unsubscribe(&p.sub)
 	p.s.t.Post(func() {
@@ -181,7 +181,7 @@ func (x *subscription) pending() *pending {
 	return nil
 }
 
-// owned is what most subscriptions do not have once they stand; nil then.
+// owned is what most subscriptions do not have once they are established; nil then.
 func (x *subscription) owned() *own {
 	if x.s == nil || x.s.account.rare == nil {
 		return nil
@@ -365,7 +365,7 @@ func (p *pending) collect(messages []*hub.Message) {
 	}
 }
 
-// unrecovered begins anew where the channel is now, or gives up.
+// unrecovered starts anew where the channel is now, or gives up.
 func (p *pending) unrecovered() {
 	p.s.srv().counters.unrecovered.Add(1)
 	p.count(-p.bytes)

@@ -14,7 +14,7 @@ import (
 // A browser's EventSource sends back the last id that it has seen. On one channel that
 // is the position of a message, in the bytes that all subscribers share. On several
 // it has the client's position on each: they are delivered channel by channel, so that
-// no single position says what was seen. Such an id begins with a hash of the
+// no single position says what was seen. Such an id starts with a hash of the
 // channels' names, as it means nothing for others:
 //
 //	c1f83d9ab~ab3f-17~-~ab3f-12

@@ -34,7 +34,7 @@ func AppendString[S ~string | ~[]byte](dst []byte, s S) []byte {
 }
 
 // appendEscape appends the escape of c: a character that JSON or a terminal cannot have as it is, or a
-// byte that is no UTF-8.
+// byte that is not UTF-8.
 func appendEscape(dst []byte, c byte) []byte {
 	switch {
 	case c == '"' || c == '\\':
@@ -51,7 +51,7 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, "\ufffd"...)
 }
 
-// runeLen returns the length of the character that s begins with, 0 if that is no UTF-8.
+// runeLen returns the length of the character that s starts with, 0 if that is not UTF-8.
 func runeLen[S ~string | ~[]byte](s S) int {
 	var b [utf8.UTFMax]byte
 	r, n := utf8.DecodeRune(b[:copy(b[:], s)])

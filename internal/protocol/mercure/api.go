@@ -64,7 +64,7 @@ func (x *directory) list(ctx context.Context, token, path string, d protocol.Dia
 	if !ok {
 		return listing{why: &refusal{status: http.StatusNotFound}}
 	}
-	// The cursor is read before the list: who resumes from it may see an event twice,
+	// The cursor is read before the list: anyone who resumes from it may see an event twice,
 	// but misses none.
 	top, err := x.s.deps.Hub.Top(ctx, x.s.conf().cfg.Namespace)
 	if err != nil {

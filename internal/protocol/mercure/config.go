@@ -43,7 +43,7 @@ type Config struct {
 	Issuers []Issuer `json:"issuers"`
 	// Anonymous lets clients without a token subscribe to public updates.
 	Anonymous bool `json:"anonymous"`
-	// Subscriptions publishes an update when a subscription begins and when it ends, one
+	// Subscriptions publishes an update when a subscription starts and when it ends, one
 	// for each selector, and serves the list of them. Off by default.
 	Subscriptions bool `json:"subscriptions" reload:"restart"`
 	// PublishOrigins are the origins whose pages may publish with a cookie, as
@@ -126,24 +126,24 @@ func (c Config) Validate() error {
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	d := c.WithDefaults()
 	if !strings.HasPrefix(d.Path, "/") || d.Path == "/" || path.Clean(d.Path) != d.Path || strings.ContainsAny(d.Path, "*?#% ") {
-		add(`path: %q is no path as "/.well-known/mercure"`, c.Path)
+		add(`path: %q is not a path as "/.well-known/mercure"`, c.Path)
 	}
 	if !slices.Contains([]string{"both", "07", "08"}, d.Draft) {
 		add("draft: %q is none of both, 07 and 08", c.Draft)
 	}
 	if c.PublicURL != "" {
 		if u, err := url.Parse(c.PublicURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || u.RawQuery != "" || u.Fragment != "" {
-			add("public_url: %q is no URL of http or https without query", c.PublicURL)
+			add("public_url: %q is not a URL of http or https without query", c.PublicURL)
 		}
 	}
 	for _, o := range c.PublishOrigins {
 		if u, err := url.Parse(o); o != "*" && (err != nil || u.Host == "" || u.Scheme+"://"+u.Host != o) {
-			add(`publish_origins: %q is no origin as "https://example.com"`, o)
+			add(`publish_origins: %q is not an origin as "https://example.com"`, o)
 		}
 	}
 	for name, v := range map[string]string{"cookie": d.Cookie, "cookie_08": d.Cookie08} {
 		if strings.ContainsAny(v, "=;,\" \t\r\n\\") {
-			add("%s: %q is no name of a cookie", name, v)
+			add("%s: %q is not a name of a cookie", name, v)
 		}
 	}
 	if d.Heartbeat < hub.Duration(time.Second) {

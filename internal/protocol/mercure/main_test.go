@@ -106,7 +106,7 @@ func token07(t *testing.T, secret, right string, topics ...string) string {
 	return sign(t, secret, "JWT", map[string]any{"mercure": map[string]any{right: topics, "payload": map[string]any{"user": 1}}})
 }
 
-// token08 is an access token of draft 08; topics that begin with ":" are URL patterns.
+// token08 is an access token of draft 08; topics that start with ":" are URL patterns.
 func token08(t *testing.T, secret, action string, topics ...string) string {
 	t.Helper()
 	var list []map[string]any
@@ -129,7 +129,7 @@ func claims08(action string, topics any) map[string]any {
 	}
 }
 
-// form says that a body is one; header may say otherwise.
+// form reports that a body is one; header may say otherwise.
 func form(body string, header []string) []string {
 	if body == "" {
 		return header

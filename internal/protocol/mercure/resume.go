@@ -20,14 +20,14 @@ type locator struct {
 	cursor atomic.Pointer[hub.Position] // of the top of the log, just now
 }
 
-// A start is where a stream begins.
+// A start is where a stream starts.
 type start struct {
 	options hub.SubscribeOptions // Since, All and SkipID
 	// header is the id before the first update, as the client receives it; "" is omitted.
 	header string
 }
 
-// fields report to the client where its stream begins.
+// fields report to the client where its stream starts.
 func (f start) fields(d protocol.Dialect) []socket.Field {
 	if f.header == "" {
 		return nil

@@ -137,7 +137,7 @@ func (n *node) future() string {
 	return at.String()
 }
 
-// Who resumes from one copy of an update on several topics does not get another.
+// Anyone who resumes from one copy of an update on several topics does not get another.
 func TestResumeFromAnAlternateRepeatsNothing(t *testing.T) {
 	n := start(t, settings{})
 	n.publish("topic=x&data=0")

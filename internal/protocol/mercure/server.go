@@ -41,7 +41,7 @@ type Deps struct {
 	KeySets auth.KeySets
 	// Access decides who may do what; nil means a model of Config alone.
 	Access *access.Model
-	// Cluster says which nodes live, and Presence keeps the subscriptions of all of
+	// Cluster reports which nodes live, and Presence keeps the subscriptions of all of
 	// them. Presence does not run yet. Both are needed with Config.Subscriptions.
 	Cluster  *cluster.Cluster
 	Presence *presence.Presence
@@ -181,7 +181,7 @@ func (s *Server) serveHub(r socket.Request) {
 	s.serveSubscribe(r)
 }
 
-// isForm reports whether a body is what forms are sent as; nothing said is taken for it.
+// isForm reports whether a body is what forms are sent as; nothing said is treated as it.
 func isForm(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, ";")
 	kind = strings.TrimSpace(kind)

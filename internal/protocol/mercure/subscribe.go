@@ -163,7 +163,7 @@ func (v *verifier) setOf(list []protocol.Selector) (*protocol.Set, *refusal) {
 	return set, nil
 }
 
-// open begins the stream.
+// open starts the stream.
 func (s *Server) open(r socket.Request, o *opening) {
 	if o.why != nil {
 		s.refuse(r, o.ask.Dialect, o.why)
@@ -259,7 +259,7 @@ type view struct {
 	who      *auth.Identity
 }
 
-// wants judges a message of a channel that is followed. An update on several topics is
+// wants checks a message of a channel that is followed. An update on several topics is
 // a message on each: one of them is wanted if the subscriber means any of its topics.
 func (v *view) wants(m *hub.Message) bool {
 	a := m.Attributes

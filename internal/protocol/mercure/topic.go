@@ -15,7 +15,7 @@ import (
 // that would be too long for a channel's name goes by its hash, and the messages there
 // carry the topic itself as a tag.
 
-// longPrefix begins the name of a channel whose topic is known by its hash. No escape
+// longPrefix starts the name of a channel whose topic is known by its hash. No escape
 // reads so.
 const longPrefix = "%~"
 
@@ -49,7 +49,7 @@ func channelOf(namespace, topic string) (channel, long string) {
 
 // topicOf returns the topic of a channel. tags are those of a message on it; without
 // them, or the one that channelOf named, a topic that goes by its hash is unknown and
-// what is returned is no topic.
+// what is returned is not a topic.
 func topicOf(namespace, channel string, tags map[string]string) string {
 	name := channel
 	if namespace != hub.DefaultNamespace {

@@ -38,7 +38,7 @@ func TestTopicsHaveChannelsOfTheirOwn(t *testing.T) {
 		t.Error("two topics share a channel")
 	}
 	if got := topicOf("mercure", "mercure:100%", nil); got != "100%" {
-		t.Errorf("a name that is no escape became %q", got)
+		t.Errorf("a name that is not an escape became %q", got)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // those of a node that died are gone. There is a presence channel for each selector,
 // under a name that no channel of the hub can have.
 
-// A directory knows the subscriptions of all nodes, and announces those that begin and end.
+// A directory knows the subscriptions of all nodes, and announces those that start and end.
 // Any goroutine.
 type directory struct {
 	s      *Server // fixed in New
@@ -33,7 +33,7 @@ const crowdPrefix = "\x00mercure "
 func crowd(d protocol.Dialect, sel protocol.Selector) string {
 	h := sha256.New()
 	h.Write([]byte{byte(d), byte(sel.Kind)})
-	h.Write([]byte(sel.Text)) // a hash takes everything
+	h.Write([]byte(sel.Text)) // a hash accepts everything
 	return crowdPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 

@@ -271,7 +271,7 @@ func (a App) validate() (errs []error) {
 		bad("secret: it is missing; make one with: head -c 24 /dev/urandom | base64 -w0")
 	}
 	if err := hub.CheckChannel(a.Namespace + ":x"); err != nil {
-		bad("namespace: %q is no name of one", a.Namespace)
+		bad("namespace: %q is not a name of one", a.Namespace)
 	}
 	if a.MaxConnections < 0 {
 		bad("max_connections: it is negative")
@@ -281,13 +281,13 @@ func (a App) validate() (errs []error) {
 	}
 	for i, o := range a.AllowedOrigins {
 		if h := strings.TrimPrefix(o, "*."); o != "*" && (h == "" || strings.ContainsAny(h, "/*: ")) {
-			bad("allowed_origins[%d]: %q is no host; write example.com or *.example.com", i, o)
+			bad("allowed_origins[%d]: %q is not a host; write example.com or *.example.com", i, o)
 		}
 	}
 	for i, w := range a.Webhooks {
 		u, err := url.Parse(w.URL)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			bad("webhooks[%d].url: %q is no http or https address", i, redact.Endpoint(w.URL))
+			bad("webhooks[%d].url: %q is not an http or https address", i, redact.Endpoint(w.URL))
 		}
 		for _, e := range w.Events {
 			if !slices.Contains(hookEvents, e) {
@@ -296,7 +296,7 @@ func (a App) validate() (errs []error) {
 		}
 		for name, v := range w.Headers {
 			if name == "" || strings.ContainsAny(name, " :\r\n") || strings.ContainsAny(v, "\r\n") {
-				bad("webhooks[%d].headers: %q is no header field", i, name)
+				bad("webhooks[%d].headers: %q is not a header field", i, name)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	}
 }
 
-// Who reads webhooks may be away while clients continue.
+// Anyone who reads webhooks may be away while clients continue.
 func TestWebhooksWaitWithinBytes(t *testing.T) {
 	s := &Server{log: slog.New(slog.DiscardHandler)}
 	h := &hook{s: s, queue: make(chan hookEvent, 100)}

@@ -44,7 +44,7 @@ func (x *settings) maxMessage() int {
 	return 2*max(x.cfg.MaxEventData, 2*x.cfg.MaxMemberData) + 4<<10
 }
 
-// refusal says why a client may not connect; code 0 means that it may.
+// refusal reports why a client may not connect; code 0 means that it may.
 func (s *Server) refusal(r socket.Request, key string, a *app) (code int, reason string) {
 	params, err := protocol.Params(r.Query())
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Server) refusal(r socket.Request, key string, a *app) (code int, reason
 	return 0, ""
 }
 
-// allows reports whether pages of origin may connect. Who has none is no page.
+// allows reports whether pages of origin may connect. Anyone who has none is not a page.
 func (a *app) allows(origin string) bool {
 	if len(a.AllowedOrigins) == 0 || origin == "" {
 		return true

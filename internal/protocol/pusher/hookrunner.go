@@ -25,14 +25,14 @@ func (r *hookRunner) run(ctx context.Context, wg *sync.WaitGroup, all map[*hook]
 	}
 }
 
-// end lets no more begin.
+// end lets no more start.
 func (r *hookRunner) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.start = nil
 }
 
-// turn begins the webhooks that are new, and ends those that are gone after what waits in
+// turn starts the webhooks that are new, and ends those that are gone after what waits in
 // them.
 func (r *hookRunner) turn(before, next *settings) {
 	r.mu.Lock()

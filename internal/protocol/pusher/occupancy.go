@@ -28,7 +28,7 @@ func membersOf(clients []presence.Member) []protocol.Member {
 	return out
 }
 
-// memberOf says of a client of any protocol what this one sends.
+// memberOf reports of a client of any protocol what this one sends.
 func memberOf(m presence.Member) protocol.Member {
 	for _, info := range [][]byte{m.ChanInfo, m.Info} {
 		if len(info) > 0 && json.Valid(info) {

@@ -28,7 +28,7 @@ type Deps struct {
 	Hub *hub.Hub
 	// Format is what AddFormat returned for the hub's encoders. Required.
 	Format hub.Format
-	// Cluster says which node sends a webhook. Required.
+	// Cluster reports which node sends a webhook. Required.
 	Cluster *cluster.Cluster
 	// Presence counts subscribers and knows the members of presence channels over all
 	// nodes. It does not run yet. Required.

@@ -178,7 +178,7 @@ func (c *session) Closed() {
 	c.s.counts.connections.Add(-1)
 }
 
-// close says why, as an event and as a close frame, and ends the connection.
+// close reports why, as an event and as a close frame, and ends the connection.
 // Without the frame pusher-js may give up WebSocket.
 func (c *session) close(code int, reason string) {
 	if c.gone {

@@ -146,7 +146,7 @@ func (c *session) namespace() *hub.Namespace { return c.app.namespace(c.s.deps.H
 var _ access.Reviewed = (*session)(nil)
 
 // Review implements access.Reviewed. A connection ends with its app or the key that it came
-// with. Who has shown a signature comes back at once for another, if the secret has changed.
+// with. Anyone who has shown a signature comes back at once for another, if the secret has changed.
 func (c *session) Review(r *access.Review) (stays bool) {
 	if c.gone || c.app == nil {
 		return true

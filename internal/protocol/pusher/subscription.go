@@ -21,7 +21,7 @@ type subscription struct {
 	kind   protocol.Kind
 	active bool // the hub has started it, and it is counted
 	moved  bool // it began in another process
-	// fresh says that a message has come: what the cache has is older.
+	// fresh reports that a message has come: what the cache has is older.
 	fresh bool
 	at    uint64 // where it began
 	// rare is what presence channels need; nil otherwise.
@@ -72,7 +72,7 @@ func (c *session) refuse(channel, kind, why string, status int) {
 	c.send(protocol.AppendSubscriptionError(nil, channel, kind, why, status))
 }
 
-// authorize judges a subscription. why is empty if it may begin.
+// authorize checks a subscription. why is empty if it may start.
 func (sub *subscription) authorize(in *protocol.Subscribe) (kind, why string, status int) {
 	c := sub.c
 	if sub.kind.Is(protocol.User) {
@@ -131,7 +131,7 @@ func (sub *subscription) full() (kind, why string, status int) {
 
 func (sub *subscription) hubName() string { return sub.c.app.channel(sub.name) }
 
-// Start says that what follows comes.
+// Start reports that what follows comes.
 func (sub *subscription) Start(at hub.Positions) {
 	c := sub.c
 	if c.gone || sub.moved {
@@ -186,7 +186,7 @@ func (sub *subscription) enter() (kind, why string, status int) {
 	return "", "", 0
 }
 
-// members is what the client is notified of who is there.
+// members is what the client is notified of anyone who is there.
 func (sub *subscription) members() []byte {
 	list := membersOf(sub.c.s.deps.Presence.Members(sub.hubName(), 0))
 	r := sub.rare
@@ -263,7 +263,7 @@ func (sub *subscription) wants(m *hub.Message) bool {
 	return a == nil || a.Origin != sub.c.id && (!a.Private || sub.kind.Guarded())
 }
 
-// Event is news of the channel that is no message.
+// Event is news of the channel that is not a message.
 func (sub *subscription) Event(e *hub.Event) {
 	n, ok := e.Data.(*channelNews)
 	if !ok || sub.c.gone || !sub.active {
@@ -275,7 +275,7 @@ func (sub *subscription) Event(e *hub.Event) {
 	sub.c.t.Send(n.frame)
 }
 
-// Gap says that messages may be missing.
+// Gap reports that messages may be missing.
 func (sub *subscription) Gap(g hub.Gap) {
 	if !sub.c.gone {
 		sub.c.gap(sub.name, g)

@@ -182,7 +182,7 @@ func (c *session) signout() {
 	c.user, c.online = nil, nil
 }
 
-// watchUsers is called by presence with who has signed in or gone, on any node.
+// watchUsers is called by presence with anyone who has signed in or gone, on any node.
 func (s *Server) watchUsers(a *app, events []presence.Event) {
 	for _, e := range events {
 		k := flap{channel: a.lobby, user: e.Member.User}

@@ -80,7 +80,7 @@ func (h *hook) offer(e hookEvent) bool {
 	return false
 }
 
-// taken notes that e was taken out of the queue.
+// taken notes that e was removed from the queue.
 func (h *hook) taken(e hookEvent) hookEvent {
 	h.bytes.Add(-int64(len(e.Data)))
 	return e

@@ -55,7 +55,7 @@ type mode uint8
 
 const (
 	passes   mode = iota // every client gets all of it
-	collects             // it is divided when it is whole
+	collects             // it is divided when it is complete
 	demuxes              // it is divided event by event
 )
 

@@ -5,7 +5,7 @@ import "bytes"
 // maxDepth bounds how deep values may be nested.
 const maxDepth = 256
 
-// A scanner validates JSON (RFC 8259) and finds where values begin and end. It stops at the
+// A scanner validates JSON (RFC 8259) and finds where values start and end. It stops at the
 // first byte that may not be there: bad is set then, for good.
 type scanner struct {
 	b   []byte
@@ -236,7 +236,7 @@ func natural(b []byte, limit int) (n int, ok bool) {
 	return n, n <= limit
 }
 
-// appendCompact appends valid JSON, or a piece of it that begins and ends outside of strings,
+// appendCompact appends valid JSON, or a piece of it that starts and ends outside of strings,
 // without white space.
 func appendCompact(dst, b []byte) []byte {
 	inside := false

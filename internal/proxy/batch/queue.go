@@ -66,7 +66,7 @@ func (b *Batcher) Close() {
 // request's loop, none before Join has returned and none after Leave. First comes Alone, Head
 // or Fail; after Alone nothing.
 type Client interface {
-	// Alone says that the request is to be sent by itself, as it is.
+	// Alone reports that the request is to be sent by itself, as it is.
 	Alone()
 	// Head gets the head of the reply, which is not to be changed, the peer that sent it and
 	// how often the call was repeated.
@@ -74,9 +74,9 @@ type Client interface {
 	// Body gets a piece of the body; it may be kept. It returns false if more waits for the
 	// client than may.
 	Body(b []byte) bool
-	// End says that the reply is whole.
+	// End reports that the reply is complete.
 	End()
-	// Fail says that there will be no reply, or after Head not the rest of it.
+	// Fail reports that there will be no reply, or after Head not the rest of it.
 	Fail(err *proxy.Error, peer string, retries int)
 }
 
@@ -269,7 +269,7 @@ func (q *Queue) over(cfg *policy.Batch) {
 	run(start)
 }
 
-// Leave says that the request is over, or that its client is gone: then its part of the reply
+// Leave reports that the request is over, or that its client is gone: then its part of the reply
 // is dropped, and with the last one the call ends. It is called on the request's loop, is
 // idempotent, and m may be nil.
 func (m *Member) Leave() {

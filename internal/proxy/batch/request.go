@@ -17,7 +17,7 @@ type Format struct {
 	indexed bool
 	// tokens: an item may be a string or a list of tokens; an array of numbers is one item.
 	tokens bool
-	// streams: replies may be events, and a request may ask for several answers to an item.
+	// streams: replies may be events, and a request may request several answers to an item.
 	streams bool
 }
 
@@ -43,14 +43,14 @@ func FormatNamed(name string) *Format {
 	return nil
 }
 
-// maxAnswers bounds n, the answers that a request may ask for to each of its items.
+// maxAnswers bounds n, the answers that a request may request to each of its items.
 const maxAnswers = 128
 
 // A Body is what was found in the body of a request. The zero Body goes alone.
 type Body struct {
 	// Items is how many there are; 0: the body cannot be joined with others.
 	Items int
-	// Stream says that the reply is to be events.
+	// Stream reports that the reply is to be events.
 	Stream bool
 
 	answers int    // to each item

@@ -15,10 +15,10 @@
 // and its request. It says which recordings there were: start, open, end, broken, or void
 // for a reply that was no event stream. The events of a recording stand on a channel
 // of its own, whose name has a random part. Both lie in one namespace and therefore
-// in one log, so that the position of the start is where the recording begins.
+// in one log, so that the position of the start is where the recording starts.
 //
 // The start is written before the backend is asked, under an idempotency key that
-// counts the recordings of the index: of two nodes that begin at once one finds the
+// counts the recordings of the index: of two nodes that start at once one finds the
 // other's start in place of its own, and follows.
 //
 // # Who does what
@@ -29,9 +29,9 @@
 // clerk, with a shard of the hub: it follows the index channels of what is under way
 // here and answers requests.
 //
-// # What is whole
+// # What is complete
 //
-// Every recording ends with a record that says whether the backend's stream was
+// Every recording ends with a record that reports whether the backend's stream was
 // whole. One whose gateway died has none: the next request for it on a gateway that
 // can determine that writes it, and all followers are notified.
 package record

@@ -248,7 +248,7 @@ var (
 	errNoRecording = &wire.Error{Status: http.StatusNotFound, Message: "there is no such recording, or not any more"}
 	errNotYours    = &wire.Error{Status: http.StatusForbidden, Message: "the recording belongs to another client", Hint: "send the credentials that it was made with"}
 	errGone        = &wire.Error{Status: http.StatusGone, Message: "what Last-Event-ID says is not there any more",
-		Hint: "send the request without Last-Event-ID to begin anew"}
+		Hint: "send the request without Last-Event-ID to start anew"}
 	errTooMany = &wire.Error{Status: http.StatusServiceUnavailable, Message: "too many replies are being recorded, try again later"}
 	errSlowLog = &wire.Error{Status: http.StatusServiceUnavailable, Message: "the log of recordings does not answer, try again later"}
 )
@@ -457,7 +457,7 @@ func (e *entry) sent(o *outgoing, err error) {
 	e.r.changed[e] = true
 }
 
-// done says that t needs its place no more.
+// done reports that t needs its place no more.
 func (r *Recorder) done(t *Tape) {
 	r.tapes.Delete(t)
 	if r.running[t.route]--; r.running[t.route] <= 0 {

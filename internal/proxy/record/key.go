@@ -15,7 +15,7 @@ import (
 
 // An Owner is who may attach to a recording. The zero value is no client.
 type Owner struct {
-	// digest begins with what it is of: 'i' an identity, 'c' credentials that Weir
+	// digest starts with what it is of: 'i' an identity, 'c' credentials that Weir
 	// does not look at, 'a' an address.
 	digest string
 	// by are the fields that credentials were taken from.
@@ -87,7 +87,7 @@ func (q *Request) Key(o Owner) string {
 	return sum("key", q.Route, o.digest, q.Method, q.Path, query, q.Idempotency)
 }
 
-// sum is a digest of parts that no other parts have, as it may stand in a channel's
+// sum is a digest of parts that no other parts have, as it may appear in a channel's
 // name.
 func sum(parts ...string) string {
 	h := sha256.New()

@@ -31,7 +31,7 @@ const (
 	markStart     mark = "start"  // the backend is about to be asked
 	markOpen      mark = "open"   // its reply is an event stream
 	markHeartbeat mark = "beat"   // it continues
-	markEnd       mark = "end"    // it was whole
+	markEnd       mark = "end"    // it was complete
 	markBroken    mark = "broken" // it was not
 	markVoid      mark = "void"   // there is no recording
 )

@@ -197,7 +197,7 @@ func TestTwoNodesThatStartAtOnceMakeOneRecording(t *testing.T) {
 		p.onLoop(func() { starter.tape.Head(nil, events()) })
 		trial.Eventually(t, "three follow", func() bool { return follows.Load() == 3 })
 		p.onLoop(func() { starter.tape.End(nil, nil) })
-		trial.Eventually(t, "the recording is whole", func() bool { return nodes[0].Stats().Whole+nodes[1].Stats().Whole == 1 })
+		trial.Eventually(t, "the recording is complete", func() bool { return nodes[0].Stats().Whole+nodes[1].Stats().Whole == 1 })
 		for _, a := range all {
 			a.Leave()
 			a.Leave()
@@ -231,7 +231,7 @@ func TestClaimOfALeavingClientPassesToTheNext(t *testing.T) {
 		a.Leave()
 		var x Answer
 		select {
-		case <-a.got: // it had been answered already: who is gone gives it back
+		case <-a.got: // it had been answered already: who is gone returns it
 			p.onLoop(a.tape.Void)
 			x = b.answer(t)
 		case x = <-b.got:
@@ -271,7 +271,7 @@ func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 		t.Errorf("%d lost", n)
 	}
 	if c := p.ask(r, ""); !c.answer(t).Start {
-		t.Error("a request without a position does not begin anew")
+		t.Error("a request without a position does not start anew")
 	} else {
 		p.onLoop(c.tape.Void)
 		c.Leave()
@@ -302,6 +302,6 @@ func TestTapeReadsAtTheLogsPace(t *testing.T) {
 	}
 	trial.Eventually(t, "the queue is written", func() bool { return r.Stats().Events == maxQueueEvents+1 })
 	p.onLoop(func() { a.tape.End(nil, nil) })
-	trial.Eventually(t, "the recording is whole", func() bool { return r.Stats().Running == 0 && r.Stats().Whole == 1 })
+	trial.Eventually(t, "the recording is complete", func() bool { return r.Stats().Running == 0 && r.Stats().Whole == 1 })
 	a.Leave()
 }

@@ -21,7 +21,7 @@ type Options struct {
 	Hub *hub.Hub
 	// Prefix precedes Path, as in downstream.Config.
 	Prefix string
-	// Alone says that no other node writes into the log: then a recording without an
+	// Alone reports that no other node writes into the log: then a recording without an
 	// end that is not ours has ended with the process that wrote it. Otherwise that is
 	// known when it has given no sign of life for a while.
 	Alone bool
@@ -80,7 +80,7 @@ func New(o Options) *Recorder {
 	return r
 }
 
-// Check judges a route's configuration, and returns it with what its zeros mean in
+// Check checks a route's configuration, and returns it with what its zeros mean in
 // the namespace.
 func (r *Recorder) Check(cfg policy.Record) (policy.Record, error) {
 	cfg = cfg.WithDefaults()
@@ -136,7 +136,7 @@ func (a *Ask) channel() string {
 	return index(a.Record.Namespace, a.Key)
 }
 
-// An Answer says what comes of an Ask. Exactly one field is set.
+// An Answer reports what comes of an Ask. Exactly one field is set.
 type Answer struct {
 	Start  bool        // the Tape is to be given the exchange, by Tape.Begin or Tape.Void
 	Follow *Follow     // the recording is there
@@ -255,7 +255,7 @@ func (r *Recorder) tick(now time.Time) {
 	r.turn()
 }
 
-// look begins to answer v.
+// look starts to answer v.
 func (r *Recorder) look(v *Viewer) {
 	if v.gone.Load() {
 		return
@@ -323,7 +323,7 @@ func (r *Recorder) Close() {
 // publisher is in whose name the recorder's idempotency keys count: no client's.
 const publisher = "weir:recordings"
 
-// firstCame takes another note under the same key for ours, with its position: who comes
+// firstCame takes another note under the same key for ours, with its position: anyone who comes
 // first has the key, and everyone reads in the log what that was.
 func firstCame(at hub.Position, err error) (hub.Position, error) {
 	if reused, ok := errors.AsType[*hub.KeyReusedError](err); ok {

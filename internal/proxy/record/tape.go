@@ -21,11 +21,11 @@ import (
 // called on the tape's loop, one of these three once.
 type Client interface {
 	proxy.Sink
-	// Follow says that the reply is being recorded.
+	// Follow reports that the reply is being recorded.
 	Follow(*Follow)
-	// Passes says that the reply is not recorded: the calls of a Sink follow.
+	// Passes reports that the reply is not recorded: the calls of a Sink follow.
 	Passes(*proxy.Exchange)
-	// Refuse says that there will be no reply.
+	// Refuse reports that there will be no reply.
 	Refuse(*wire.Error)
 }
 
@@ -122,10 +122,10 @@ func (t *Tape) entrust(e *entry, v *Viewer, g *generation) {
 	t.queue.more = make(chan struct{}, 1)
 }
 
-// Begin gives t its exchange, right before that is started, and who asked for it.
+// Begin gives t its exchange, right before that is started, and who requested it.
 func (t *Tape) Begin(x *proxy.Exchange, client Client) { t.x, t.client = x, client }
 
-// Void says that the exchange was not started after all.
+// Void reports that the exchange was not started after all.
 func (t *Tape) Void() {
 	t.mu.Lock()
 	first := t.state != tapeEnded
@@ -140,7 +140,7 @@ func (t *Tape) Void() {
 // request then.
 func (t *Tape) Active() bool { return t.x != nil }
 
-// Detach says that the client is gone. The exchange continues.
+// Detach reports that the client is gone. The exchange continues.
 func (t *Tape) Detach() { t.client = nil }
 
 // note writes n into the index. Any goroutine.

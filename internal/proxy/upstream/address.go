@@ -15,7 +15,7 @@ import (
 type Address struct {
 	IP   netip.AddrPort // valid unless Unix is set
 	Unix string         // path of a Unix socket; empty: TCP
-	// TLS says that it is spoken to over TLS, for the name Server.
+	// TLS reports that it is spoken to over TLS, for the name Server.
 	TLS    bool
 	Server string
 }
@@ -141,7 +141,7 @@ func (t *target) at(ip netip.Addr, cfg *TLSConfig) Address {
 	return a
 }
 
-// checkHost holds host to what a resolver can be asked for (RFC 1123 §2.1, and
+// checkHost holds host to what a resolver can be requested (RFC 1123 §2.1, and
 // the underscore that container networks use). Four numbers with dots that are no
 // address, like 10.0.0.256, are a typing error and no name.
 func checkHost(host string) error {
@@ -155,7 +155,7 @@ func checkHost(host string) error {
 	digits := true
 	for label := range strings.SplitSeq(host, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return fmt.Errorf("%q is no host name", host)
+			return fmt.Errorf("%q is not a host name", host)
 		}
 		for _, c := range []byte(label) {
 			switch {
@@ -163,12 +163,12 @@ func checkHost(host string) error {
 			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', c == '-', c == '_':
 				digits = false
 			default:
-				return fmt.Errorf("%q is no host name", host)
+				return fmt.Errorf("%q is not a host name", host)
 			}
 		}
 	}
 	if digits {
-		return fmt.Errorf("%q is no IP address", host)
+		return fmt.Errorf("%q is not an IP address", host)
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func TestEWMARetriesSlowPeers(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the peer that was slow once was not asked for 11 s")
+	t.Error("the peer that was slow once was not requested 11 s")
 }
 
 func TestEWMAGivesANewPeerOneRequest(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// model is the breaker said plainly: what the packed one is held against.
+// model is the breaker said plainly: what the packed one is compared with.
 type model struct {
 	state  BreakerState
 	since  int64

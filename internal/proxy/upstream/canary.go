@@ -98,7 +98,7 @@ type CanaryState struct {
 	Canary   ArmSample `json:"canary"`
 	PErrors  float64   `json:"p_errors"`
 	PLatency float64   `json:"p_latency"`
-	Level    float64   `json:"level"` // what the p-values were held against
+	Level    float64   `json:"level"` // what the p-values were compared with
 }
 
 // ArmSample sums up one arm's requests of a step.
@@ -133,7 +133,7 @@ func newCanary(name string, cfg CanaryConfig, now int64) *canary {
 	return k
 }
 
-// enter begins a step. The caller holds mu, or is the only one.
+// enter starts a step. The caller holds mu, or is the only one.
 func (k *canary) enter(step int, now int64) {
 	looks := k.st.Looks
 	k.st = CanaryState{State: CanaryRunning, Step: step, Share: k.cfg.Steps[step] / 100, Looks: looks}
@@ -160,7 +160,7 @@ func (k *canary) state() CanaryState {
 // ErrNoCanary means that there is no split of that name, or it has no canary.
 var ErrNoCanary = errors.New("no such canary")
 
-// RestartCanary begins the canary of a split anew, as after a fix of what had it
+// RestartCanary starts the canary of a split anew, as after a fix of what had it
 // rolled back. Any goroutine may call it; loops do not.
 func (s *Set) RestartCanary(split string) error {
 	sp := s.Split(split)

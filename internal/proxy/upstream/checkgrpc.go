@@ -54,7 +54,7 @@ func checkGRPC(ctx context.Context, conn net.Conn, a Address, h HealthConfig) er
 }
 
 // grpcMessage is a HealthCheckRequest for service: its field 1, a string, behind the five
-// bytes that begin each message of gRPC.
+// bytes that start each message of gRPC.
 func grpcMessage(service string) []byte {
 	var m []byte
 	if service != "" {
@@ -68,7 +68,7 @@ func grpcMessage(service string) []byte {
 // The values of HealthCheckResponse.status.
 var grpcServing = [...]string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
 
-var errGRPCReply = errors.New("the reply is no HealthCheckResponse")
+var errGRPCReply = errors.New("the reply is not a HealthCheckResponse")
 
 // servingGRPC looks whether a HealthCheckResponse says SERVING: its field 1, an enum.
 func servingGRPC(b []byte) error {

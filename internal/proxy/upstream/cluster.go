@@ -60,8 +60,8 @@ const takes = 4
 // Pick returns the peer to ask and counts it in flight; Done must follow, once.
 // key matters to consistent_hash only (see HashKey and KeySource.Of; without a key
 // a random number will do). tried holds the peers asked already for this request
-// and gets the new one; nil for requests that are asked once. When no peer is left
-// but those in tried, one of them is asked again unless tried is Strict.
+// and gets the new one; nil for requests that are queried once. When no peer is left
+// but those in tried, one of them is queried again unless tried is Strict.
 //
 // Any goroutine may call it.
 func (c *Cluster) Pick(now int64, key uint64, tried *Tried) (*Peer, error) {
@@ -87,7 +87,7 @@ func (c *Cluster) Pick(now int64, key uint64, tried *Tried) (*Peer, error) {
 	return p, nil
 }
 
-// pickFrom looks for a peer in the tiers that begin with v: a regular one first, in
+// pickFrom looks for a peer in the tiers that start with v: a regular one first, in
 // the order of their priorities (RFC 2782), then under the rules that are less strict.
 func (s *search) pickFrom(v *view) *Peer {
 	if s.v = v; v.next == nil {

@@ -38,11 +38,11 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	f(func(c *Config) { c.Health.Service = "a.B" }, "health.service: is for check: grpc")
 	f(func(c *Config) { c.Health.Path = "healthz" }, "write a path like /healthz")
 	f(func(c *Config) { c.Health.Path = "/a b" }, "write a path like /healthz")
-	f(func(c *Config) { c.Health.Host = "a\r\nX: y" }, "is no host")
-	f(func(c *Config) { c.Health.Status = "2xx" }, `"2xx" is no status`)
+	f(func(c *Config) { c.Health.Host = "a\r\nX: y" }, "is not a host")
+	f(func(c *Config) { c.Health.Status = "2xx" }, `"2xx" is not a status`)
 	f(func(c *Config) { c.Health.Status = "200-299, 401" }, "")
-	f(func(c *Config) { c.Health.Status = "299-200" }, "is no status")
-	f(func(c *Config) { c.Health.PanicBelow = 2 }, "is no share")
+	f(func(c *Config) { c.Health.Status = "299-200" }, "is not a status")
+	f(func(c *Config) { c.Health.PanicBelow = 2 }, "is not a share")
 	f(func(c *Config) { c.Outlier.MaxEjected = -0.5 }, "outlier.max_ejected")
 	f(func(c *Config) { c.Outlier.BaseEjection = d(time.Minute) }, "max_ejection: 20s is below base_ejection (1m0s)")
 	f(func(c *Config) { c.Breaker.Window = d(time.Minute) }, "breaker.window: 1m0s; write 1s to 30s")
@@ -73,7 +73,7 @@ func TestSplitConfigSaysWhatIsWrong(t *testing.T) {
 	f(func(c *SplitConfig) { c.Sticky = "path" }, "a path is no client")
 	f(func(c *SplitConfig) { c.Sticky = "cookie" }, "names no cookie")
 	f(func(c *SplitConfig) { c.Rules = []RuleConfig{{Cluster: "a"}} }, "either header or cookie")
-	f(func(c *SplitConfig) { c.Rules = []RuleConfig{{Header: "a b", Cluster: "a"}} }, "is no name")
+	f(func(c *SplitConfig) { c.Rules = []RuleConfig{{Header: "a b", Cluster: "a"}} }, "is not a name")
 	f(func(c *SplitConfig) { c.Mirror.Share = 0.5 }, "a share but no cluster")
 	f(func(c *SplitConfig) { c.Canary.Steps = []float64{5, 5} }, "rising percentages")
 	f(func(c *SplitConfig) { c.Canary.Steps = []float64{5, 200} }, "rising percentages")
@@ -146,10 +146,10 @@ func TestParseTarget(t *testing.T) {
 	f("10.0.0.1", "error:write host:port")
 	f("fd00::1:80", "error:write host:port")
 	f(":80", "error:no host")
-	f("10.0.0.256:80", "error:no IP address")
-	f("a..b:80", "error:no host name")
-	f("-a:80", "error:no host name")
-	f("a b:80", "error:no host name")
+	f("10.0.0.256:80", "error:not an IP address")
+	f("a..b:80", "error:not a host name")
+	f("-a:80", "error:not a host name")
+	f("a b:80", "error:not a host name")
 	f("a:0", "error:the port is a number")
 	f("a:65536", "error:the port is a number")
 	f("a:http", "error:the port is a number")
@@ -192,7 +192,7 @@ func FuzzParseStatusRanges(f *testing.F) {
 			}
 		}
 		if all.has(99) || all.has(600) {
-			t.Errorf("%q has what is no status", s)
+			t.Errorf("%q has what is not a status", s)
 		}
 	})
 }

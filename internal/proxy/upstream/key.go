@@ -18,7 +18,7 @@ const (
 	KeyAddress
 )
 
-// A KeySource says what of a request is hashed.
+// A KeySource reports what of a request is hashed.
 type KeySource struct {
 	Kind KeyKind
 	Name string // of the header or cookie
@@ -50,7 +50,7 @@ func parseKeySource(s string) (KeySource, error) {
 	case "address":
 		k.Kind = KeyAddress
 	default:
-		return KeySource{}, fmt.Errorf("%q is no key; write header:X, cookie:name, path or address", s)
+		return KeySource{}, fmt.Errorf("%q is not a key; write header:X, cookie:name, path or address", s)
 	}
 	if wants := k.Kind == KeyHeader || k.Kind == KeyCookie; wants != named {
 		if wants {
@@ -59,7 +59,7 @@ func parseKeySource(s string) (KeySource, error) {
 		return KeySource{}, fmt.Errorf("%q: only header and cookie have a name", s)
 	}
 	if named && !isToken(name) {
-		return KeySource{}, fmt.Errorf("%q is no name of a %s", name, kind)
+		return KeySource{}, fmt.Errorf("%q is not a name of a %s", name, kind)
 	}
 	return k, nil
 }

@@ -61,7 +61,7 @@ func TestDriftConfigSaysWhatIsWrong(t *testing.T) {
 	f(DriftConfig{Window: 1}, "window: 1ns; write 1s or more")
 	f(DriftConfig{Samples: 10}, "samples: 10; write 50 to 4096")
 	f(DriftConfig{Alpha: 1}, "alpha: 1;")
-	f(DriftConfig{Distance: 2}, "distance: 2 is no share")
+	f(DriftConfig{Distance: 2}, "distance: 2 is not a share")
 }
 
 func TestARunningSetRaisesTheDriftAlarm(t *testing.T) {

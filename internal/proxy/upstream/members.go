@@ -45,7 +45,7 @@ type source struct {
 	target
 	weight float64
 	drain  bool
-	tier   uint16 // priority: those of a higher one are asked when no other can be
+	tier   uint16 // priority: those of a higher one are queried when no other can be
 }
 
 // sourcesOf are the sources of cfg, in the order of their tiers. records are those of

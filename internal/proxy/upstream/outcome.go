@@ -34,7 +34,7 @@ type Outcome struct {
 	FirstByte int64 // when the head of the reply came
 	End       int64
 	Bytes     int64 // of the reply's body
-	// Headed says that Head was called for this attempt, so that its verdict is
+	// Headed reports that Head was called for this attempt, so that its verdict is
 	// not counted again.
 	Headed bool
 	// Split and Arm are from Choice, for the canary's sample. nil: none.

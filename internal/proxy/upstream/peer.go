@@ -83,7 +83,7 @@ func (p *Peer) TLS() *TLS { return p.tls.Load() }
 // Host is what a request's Host says when it is to name the peer.
 func (p *Peer) Host() string {
 	if p.address.IsUnix() {
-		return "localhost" // a path is no host
+		return "localhost" // a path is not a host
 	}
 	return p.Name()
 }
@@ -92,7 +92,7 @@ func (p *Peer) Host() string {
 // configured so. Its idle connections may be closed.
 func (p *Peer) Draining() bool { return p.draining.Load() }
 
-// InFlight is how many requests it is asked now.
+// InFlight is how many requests it is queried now.
 func (p *Peer) InFlight() int { return int(p.inflight.Load()) }
 
 // A bar is why a peer is not asked.
@@ -108,7 +108,7 @@ const (
 	bars
 )
 
-// barred reports why p is not to be asked now. panicking ignores what checks and
+// barred reports why p is not to be queried now. panicking ignores what checks and
 // ejection say.
 func (p *Peer) barred(now int64, pol *policy, panicking bool) bar {
 	switch {

@@ -63,7 +63,7 @@ func TestRecoveredPeerIsBackWithin30s(t *testing.T) {
 }
 
 // recover30 lets one of the peers fail for outage and returns how long after its
-// end it was asked three times in two seconds again, and whether it was ever taken out.
+// end it was asked three times in two seconds again, and whether it was ever removed.
 func recover30(t *testing.T, cfg Config, kind Kind, code int, after, outage time.Duration) (back time.Duration, out bool) {
 	w := &world{}
 	victim := "10.0.0.2:80"

@@ -142,7 +142,7 @@ func TestChecksSpread(t *testing.T) {
 		distinct[all[len(all)-1]] = true
 	}
 	if len(distinct) != 8 {
-		t.Errorf("the last checks of 8 peers came at %d moments", len(distinct))
+		t.Errorf("the last checks of 8 peers came at %d times", len(distinct))
 	}
 }
 

@@ -51,7 +51,7 @@ type RuleConfig struct {
 	Cookie string `json:"cookie" secret:"false"`
 	// Value is what it must be. Empty: it must be there.
 	Value string `json:"value"`
-	// Prefix makes value what it must begin with. False: the whole.
+	// Prefix makes value what it must start with. False: the whole.
 	Prefix bool `json:"prefix"`
 	// Cluster is where such requests go.
 	Cluster string `json:"cluster"`
@@ -116,7 +116,7 @@ func (c SplitConfig) Validate() error {
 	}
 	for i, r := range c.Rules {
 		p.check((r.Header == "") != (r.Cookie == ""), "rules: number %d: write either header or cookie", i+1)
-		p.check(isToken(r.Header+r.Cookie), "rules: number %d: %q is no name", i+1, r.Header+r.Cookie)
+		p.check(isToken(r.Header+r.Cookie), "rules: number %d: %q is not a name", i+1, r.Header+r.Cookie)
 		p.check(r.Cluster != "", "rules: number %d names no cluster", i+1)
 		p.check(!r.Prefix || r.Value != "", "rules: number %d: prefix without a value", i+1)
 	}

@@ -12,7 +12,7 @@ type ClusterStats struct {
 	Balance string      `json:"balance"`
 	Peers   []PeerStats `json:"peers"` // those that drain too
 	Pending int         `json:"pending"`
-	// Panicking says that health and ejection are ignored now, Panicked counts the
+	// Panicking reports that health and ejection are ignored now, Panicked counts the
 	// requests for which they were: see HealthConfig.PanicBelow.
 	Panicking bool   `json:"panicking"`
 	Panicked  uint64 `json:"panicked"`

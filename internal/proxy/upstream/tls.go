@@ -25,18 +25,18 @@ import (
 // The zero value verifies a peer's certificate for the host of its address, with
 // the system's authorities.
 type TLSConfig struct {
-	// Enabled speaks TLS to every peer. False: to those whose address begins with
+	// Enabled speaks TLS to every peer. False: to those whose address starts with
 	// https://.
 	Enabled bool `json:"enabled"`
-	// CAFiles are PEM files with the authorities that may vouch for peers. Empty
+	// CAFiles are PEM files with the authorities that may issue certificates of peers. Empty
 	// means the system's.
 	CAFiles []string `json:"ca_files"`
-	// ServerName is the name that peers are asked for (SNI) and that their
+	// ServerName is the name that peers are requested (SNI) and that their
 	// certificates must be for. Empty means the host of each peer's address. With srv
 	// it must be said, since the records do not say securely whose certificate to
 	// expect: "$target" takes the name in the record all the same.
 	ServerName string `json:"server_name"`
-	// CertFile is a PEM file with the certificate that is shown to peers who ask for
+	// CertFile is a PEM file with the certificate that is shown to peers who request
 	// one, then its intermediates. Empty: none is shown.
 	CertFile string `json:"cert_file"`
 	// KeyFile is a PEM file with the private key. Empty: it is in cert_file.
@@ -219,10 +219,10 @@ func (t *TLS) expires() time.Time {
 	return t.base.Certificates[0].Leaf.NotAfter
 }
 
-// ErrHandshakeTimeout says that a handshake was not over in time.
+// ErrHandshakeTimeout reports that a handshake was not over in time.
 var ErrHandshakeTimeout = errors.New("the TLS handshake took too long")
 
-// ErrHandshakeBusy says that too many handshakes wait.
+// ErrHandshakeBusy reports that too many handshakes wait.
 var ErrHandshakeBusy = errors.New("too many TLS handshakes wait")
 
 // A shakeResult is how a handshake ended, for counters.
@@ -300,7 +300,7 @@ func (c *Cluster) Shook(p *Peer, resumed bool) {
 	}
 }
 
-// ShakeFailed counts a handshake with p that failed, keeps why for who looks at the
+// ShakeFailed counts a handshake with p that failed, keeps why for anyone who looks at the
 // peer, and logs it now and then.
 func (c *Cluster) ShakeFailed(p *Peer, err error, now int64) {
 	c.shakes.results[resultOf(err)].Add(1)
@@ -314,7 +314,7 @@ func (c *Cluster) ShakeFailed(p *Peer, err error, now int64) {
 
 // ClientAlert reports whether an alert ends a handshake that its sender has not
 // taken for complete: a TLS 1.3 client is done before the server has looked at its
-// certificate (RFC 8446 §4.4.2.4), and nothing that it said was taken for a request.
+// certificate (RFC 8446 §4.4.2.4), and nothing that it said was treated as a request.
 func ClientAlert(alert uint8) bool {
 	switch alert {
 	case 40, 42, 43, 44, 45, 46, 48, 49, 116: // handshake_failure, the certificate's, unknown_ca, access_denied, certificate_required

@@ -43,7 +43,7 @@ func (p *problems) durations(named ...any) {
 
 // share checks a number that is a part of one.
 func (p *problems) share(name string, v float64) {
-	p.check(v >= 0 && v <= 1, "%s: %v is no share; write a number from 0 to 1", name, v)
+	p.check(v >= 0 && v <= 1, "%s: %v is not a share; write a number from 0 to 1", name, v)
 }
 
 // Validate returns all that is wrong with c, joined. It resolves no name.
@@ -117,7 +117,7 @@ func (h HealthConfig) validate(p *problems) {
 	p.check(slices.Contains([]string{CheckNone, CheckHTTP, CheckTCP, CheckGRPC}, h.Check), "health.check: %q is none of none, http, tcp, grpc", h.Check)
 	p.check(strings.HasPrefix(h.Path, "/") && !strings.ContainsAny(h.Path, " \r\n\x00"), "health.path: %q; write a path like /healthz", h.Path)
 	p.check(h.Service == "" || h.Check == CheckGRPC, "health.service: is for check: grpc")
-	p.check(!strings.ContainsAny(h.Host, " /\r\n\x00"), "health.host: %q is no host", h.Host)
+	p.check(!strings.ContainsAny(h.Host, " /\r\n\x00"), "health.host: %q is not a host", h.Host)
 	p.durations("health.interval", h.Interval, "health.timeout", h.Timeout)
 	p.check(h.Interval >= hub.Duration(10*time.Millisecond) || h.Interval < 0, "health.interval: %s; write 10ms or more", h.Interval)
 	p.check(h.Healthy >= 1, "health.healthy: %d; write 1 or more", h.Healthy)
@@ -125,7 +125,7 @@ func (h HealthConfig) validate(p *problems) {
 	if _, err := parseStatusRanges(h.Status); err != nil {
 		p.add("health.status: %v", err)
 	}
-	p.check(h.PanicBelow == -1 || h.PanicBelow >= 0 && h.PanicBelow <= 1, "health.panic_below: %v is no share; write 0 to 1, or -1 for never", h.PanicBelow)
+	p.check(h.PanicBelow == -1 || h.PanicBelow >= 0 && h.PanicBelow <= 1, "health.panic_below: %v is not a share; write 0 to 1, or -1 for never", h.PanicBelow)
 }
 
 func (c Config) validatePassive(p *problems) {
@@ -179,7 +179,7 @@ func parseStatusRanges(text string) (statusRanges, error) {
 		a, errA := strconv.Atoi(lo)
 		b, errB := strconv.Atoi(hi)
 		if errA != nil || errB != nil || a < 100 || b > 599 || a > b {
-			return nil, fmt.Errorf("%q is no status; write codes and ranges from 100 to 599, like 200-299,401", part)
+			return nil, fmt.Errorf("%q is not a status; write codes and ranges from 100 to 599, like 200-299,401", part)
 		}
 		all = append(all, [2]int{a, b})
 	}

@@ -15,13 +15,13 @@ import (
 // bounded by each namespace for its own in number and in bytes, and the gaps among
 // them. The zero value is empty. It belongs to one goroutine at a time.
 type Queue struct {
-	// messages wait from head on, oldest first; nil where one was taken out.
+	// messages wait from head on, oldest first; nil where one was removed.
 	messages []*hub.Message
 	head     int
 	moved    int // by how much messages was moved down so far
 	waiting  int // messages that are not nil
 	bytes    int // payload of them
-	// live is where messages that are not of history begin, in messages plus moved.
+	// live is where messages that are not of history start, in messages plus moved.
 	// The hub passes on one page of history at a time and then waits, so those
 	// before do not count against a bound.
 	live   int
@@ -185,7 +185,7 @@ func (q *Queue) skip() {
 	}
 }
 
-// remove takes out and returns the message at i.
+// remove removes and returns the message at i.
 func (q *Queue) remove(i int) *hub.Message {
 	m := q.messages[i]
 	q.messages[i] = nil
@@ -287,7 +287,7 @@ func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
 	return true
 }
 
-// conflate takes out the waiting message that m replaces, if there is one, and
+// conflate removes the waiting message that m replaces, if there is one, and
 // gives its place to m.
 func (q *Queue) conflate(m *hub.Message, c *Counts) {
 	if q.newest == nil {

@@ -36,7 +36,7 @@ func TestAQueueThatIsNeverEmptyDoesNotGrow(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing costs what waits for it, however often that is replaced.
+// A reader that accepts nothing costs what waits for it, however often that is replaced.
 func TestAQueueOfReplacedMessagesDoesNotGrow(t *testing.T) {
 	q, c := &Queue{}, &Counts{}
 	ns := &hub.Namespace{Name: "default", Policy: hub.Conflate, QueueMessages: 100, QueueBytes: 1 << 20}

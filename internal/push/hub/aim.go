@@ -16,10 +16,10 @@ import (
 // it is. It must change nothing.
 type Near interface{ Near(step int) }
 
-// aimed is how many are asked for ahead: not more than the nearest caches hold.
+// aimed is how many are requested ahead: not more than the nearest caches hold.
 const aimed = 64
 
-// Aim looks up where pubs go. Publish does so itself: this is for who publishes on many
+// Aim looks up where pubs go. Publish does so itself: this is for anyone who publishes on many
 // channels at once. Each takes some ten lines of memory that the processor has not seen
 // for long, and here they come side by side. Publish what was aimed at soon. Any
 // goroutine.

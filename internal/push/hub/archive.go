@@ -35,11 +35,11 @@ const (
 type History struct {
 	// Top is the end of the namespace's log; zero for one that keeps none.
 	Top Position
-	// Messages in the order asked for. They are shared: do not change them.
+	// Messages in the order requested. They are shared: do not change them.
 	Messages []*Message
-	// More says that there are more in the direction asked for.
+	// More reports that there are more in the direction requested.
 	More bool
-	// Lost says that retention removed messages that were asked for.
+	// Lost reports that retention removed messages that were asked for.
 	Lost bool
 }
 
@@ -123,14 +123,14 @@ func (h *Hub) Lookup(ctx context.Context, namespace, id string) (Position, error
 // removedTopic is where nodes notify each other of what Remove removed.
 const removedTopic = "hub.removed"
 
-// removal says that what was in the log of channel up to At is gone.
+// removal reports that what was in the log of channel up to At is gone.
 type removal struct {
 	Channel string `json:"channel"`
 	Epoch   string `json:"epoch"`
 	Offset  uint64 `json:"offset"`
 }
 
-// Remove deletes what is retained of channel, on all nodes. Who resumes from before
+// Remove deletes what is retained of channel, on all nodes. Anyone who resumes from before
 // gets a gap event.
 func (h *Hub) Remove(ctx context.Context, channel string) error {
 	if err := CheckChannel(channel); err != nil {
@@ -212,7 +212,7 @@ func (h *Hub) archive() (Archive, error) {
 	return nil, fmt.Errorf("%w: this broker keeps no archive", errors.ErrUnsupported)
 }
 
-// begin begins a call about channel, which may be Whole of a namespace, and returns
+// begin starts a call about channel, which may be Whole of a namespace, and returns
 // that namespace. Without an error Close waits for h.work.Done.
 func (h *Hub) begin(channel string) (*namespace, error) {
 	if !IsWhole(channel) {
@@ -340,7 +340,7 @@ func (r *reader) backward(ctx context.Context, before uint64) error {
 	return nil
 }
 
-// window returns the messages with begin < offset <= end. Of many only the newest
+// window returns the messages with start < offset <= end. Of many only the newest
 // are kept, one more than is wanted.
 func (r *reader) window(ctx context.Context, begin, end uint64) ([]*Message, error) {
 	var all []*Message
@@ -359,7 +359,7 @@ func (r *reader) window(ctx context.Context, begin, end uint64) ([]*Message, err
 	return all, nil
 }
 
-// ringFloor returns from where on the channel's ring is whole, if it is up to date.
+// ringFloor returns from where on the channel's ring is complete, if it is up to date.
 func (r *reader) ringFloor() (uint64, bool) {
 	ch := r.h.lookup(r.channel)
 	if ch == nil || !r.n.hasDelivered(r.top) {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Payload says what the bytes of a message are, for formats that embed them.
+// Payload reports what the bytes of a message are, for formats that embed them.
 type Payload uint8
 
 const (
@@ -31,10 +31,10 @@ type Attributes struct {
 	// Retry is the reconnection time for SSE clients in milliseconds; 0 means none.
 	Retry int `json:"retry,omitempty"`
 	// Private messages are for subscribers whose grants cover the channel (one of
-	// Topics, if there are any); who reads because the namespace is open does not
+	// Topics, if there are any); anyone who reads because the namespace is open does not
 	// get them.
 	Private bool `json:"private,omitempty"`
-	// Payload says what Data is.
+	// Payload reports what Data is.
 	Payload Payload `json:"payload,omitempty"`
 	// Topics are all channels of a publication to several of them, the first is the
 	// canonical one; nil for a publication to one. There is a message on each, the
@@ -84,7 +84,7 @@ func (a *Attributes) Validate() error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrBadAttributes}, x...)...)
 	}
 	if strings.HasPrefix(a.ID, "#") {
-		return bad("id: %.40q begins with #", a.ID)
+		return bad("id: %.40q starts with #", a.ID)
 	}
 	for name, v := range map[string]string{"id": a.ID, "event": a.Event, "origin": a.Origin, "version_epoch": a.VersionEpoch} {
 		if why := badText(v); why != "" {
@@ -95,9 +95,9 @@ func (a *Attributes) Validate() error {
 	case a.Retry < 0:
 		return bad("retry: %d is negative", a.Retry)
 	case a.Payload > Binary:
-		return bad("payload: %d is no kind of payload", a.Payload)
+		return bad("payload: %d is not a kind of payload", a.Payload)
 	case a.Info != nil && !json.Valid(a.Info):
-		return bad("info: it is no JSON text")
+		return bad("info: it is not JSON text")
 	case len(a.Tags) > MaxTags:
 		return bad("tags: %d, at most %d", len(a.Tags), MaxTags)
 	case len(a.Topics) > MaxTopics:
@@ -118,7 +118,7 @@ func (a *Attributes) Validate() error {
 	return nil
 }
 
-// badText says why v can be no line of an event, or "".
+// badText reports why v can be no line of an event, or "".
 func badText(v string) string {
 	switch {
 	case len(v) > MaxAttribute:

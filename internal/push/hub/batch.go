@@ -10,7 +10,7 @@ type Batch struct {
 
 	hub  *Hub
 	size int // payload bytes
-	// shared says that other shards have these messages too: their wire form is
+	// shared reports that other shards have these messages too: their wire form is
 	// then kept with the message. Otherwise it lives as long as the batch, and
 	// the ring of recent messages holds payloads only.
 	shared bool
@@ -40,7 +40,7 @@ func (b *Batch) Once(f Format) (w []byte, ok bool) {
 	b.hub.stats.encoded.Add(uint64(len(b.Messages)))
 	if cap(w) > maxBatchBytes {
 		*b.scratch = nil
-	} else if cap(w) > cap(*b.scratch) { // else w may be a part of it that begins later
+	} else if cap(w) > cap(*b.scratch) { // else w may be a part of it that starts later
 		*b.scratch = w
 	}
 	return w, true
@@ -56,7 +56,7 @@ func (b *Batch) Bytes(f Format) []byte {
 	return b.other(f)
 }
 
-// other is Bytes for all but the format that was asked for first.
+// other is Bytes for all but the format that was requested first.
 func (b *Batch) other(f Format) []byte {
 	for i := range b.more {
 		if b.more[i].format == f {

@@ -40,12 +40,12 @@ func (e *UncertainError) Error() string {
 func (e *UncertainError) Unwrap() error { return e.Err }
 
 // A Broker stores messages, numbers them and brings them to every node.
-// Implementations stand in broker/; hub/hubtest is the suite they pass.
+// Implementations are in broker/; hub/hubtest is the suite they pass.
 //
 // All methods may be called from any goroutine. Publish must not block; the
 // others may and are never called from an event loop.
 type Broker interface {
-	// Start connects, creates what the namespaces need and begins delivery.
+	// Start connects, creates what the namespaces need and starts delivery.
 	// For one namespace, deliver is called by one goroutine at a time and with
 	// rising offsets; it does not keep its caller waiting beyond a bounded queue.
 	//
@@ -59,9 +59,9 @@ type Broker interface {
 	// the same, of a broker that does not find it out earlier. With Damaged as well it reports
 	// that messages cannot be read any more which Snapshots and Pages may have left out.
 	//
-	// When the log begins anew, with a new epoch, every message of the new epoch
+	// When the log starts anew, with a new epoch, every message of the new epoch
 	// arrives on the channels that are subscribed. An epoch that is over never
-	// comes back: deliver begins none that was over when a method was called that
+	// comes back: deliver starts none that was over when a method was called that
 	// has answered since. What is on its way of the one before may still arrive.
 	// Start returns once the broker can publish.
 	Start(ctx context.Context, namespaces []Namespace, deliver func(*Message)) error
@@ -166,7 +166,7 @@ type Page struct {
 	FirstRetained uint64
 }
 
-// Durability says what an answered publish survives.
+// Durability reports what an answered publish survives.
 type Durability string
 
 const (
@@ -180,7 +180,7 @@ const (
 
 // Whole returns the name that means all channels of a namespace at once, in
 // SubscribeOptions.Channels, Broker.Subscribe, Broker.Unsubscribe and Broker.History.
-// It is no channel: CheckChannel refuses it, and nothing can be published on it.
+// It is not a channel: CheckChannel refuses it, and nothing can be published on it.
 func Whole(namespace string) string { return namespace + ":" }
 
 // IsWhole reports whether name is what Whole returns for some namespace.

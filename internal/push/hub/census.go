@@ -12,7 +12,7 @@ type ChannelStats struct {
 	Messages, Bytes uint64
 }
 
-// censusStep is how many channels a shard is asked about at a time: it is an
+// censusStep is how many channels a shard is queried about at a time: it is an
 // event loop and has other things to do.
 const censusStep = 512
 

@@ -37,7 +37,7 @@ type channel struct {
 	floor     uint64
 	// messages and bytes count what came since it is active.
 	messages, bytes uint64
-	// whole says that it is the wildcard of all channels of ns.
+	// whole reports that it is the wildcard of all channels of ns.
 	whole bool
 
 	// waiting are locals to attach once the channel is active.
@@ -155,7 +155,7 @@ func (ch *channel) setHandle(handle any) {
 // begin makes the channel active from snap on. It returns false when the
 // snapshot does not join what arrived meanwhile.
 //
-// What arrived goes to the ring only: subscribers begin after it. Queued one by
+// What arrived goes to the ring only: subscribers start after it. Queued one by
 // one it could come after later messages of other channels.
 func (ch *channel) begin(snap Snapshot) bool {
 	ch.mu.Lock()
@@ -288,7 +288,7 @@ func (ch *channel) deliver(m *Message, late, also bool) bool {
 	return true
 }
 
-// keepEarly keeps m for begin. Most of what goes at the bound is in the snapshot.
+// keepEarly keeps m for start. Most of what goes at the bound is in the snapshot.
 func (ch *channel) keepEarly(m *Message) {
 	ch.early = append(ch.early, m)
 	ch.earlyBytes += m.size()
@@ -349,7 +349,7 @@ func (ch *channel) deliverLocked(m *Message, late, also bool) {
 }
 
 // misses reports whether messages before m were not delivered. What the ring has is
-// not all there is then: who resumes from before the hole is served from the log.
+// not all there is then: anyone who resumes from before the hole is served from the log.
 func (ch *channel) misses(m *Message) bool {
 	upTo := m.Prev
 	if m.Missing {
@@ -426,7 +426,7 @@ func (ch *channel) see(i int, offset uint64) {
 	}
 }
 
-// restart begins a new epoch. Unless it carries on from the one before the log was lost, and
+// restart starts a new epoch. Unless it carries on from the one before the log was lost, and
 // every subscriber gets a gap event.
 func (ch *channel) restart(epoch string) {
 	upTo, _ := ch.ns.carriesOn(ch.epoch, epoch)
@@ -505,7 +505,7 @@ func (ch *channel) recent(dst []*Message, epoch string, since, upto uint64, limi
 	return dst, ch.firstRetained, true
 }
 
-// after returns where in the ring the messages after offset begin. ch.mu is held.
+// after returns where in the ring the messages after offset start. ch.mu is held.
 func (ch *channel) after(offset uint64) int {
 	lo, hi := ch.start, len(ch.ring)
 	for lo < hi {

@@ -15,7 +15,7 @@ import (
 //
 // That of a publisher's answer (NewContentCheck) is made of what was published, and of
 // about when, because the exact time is known to the log alone. Messages with other
-// content are taken for each other with a probability of 1 in 3,466,811, those with the
+// content are confused with each other with a probability of 1 in 3,466,811, those with the
 // same content only if they were stored within 7 minutes. It has 7 characters.
 //
 // That of a client whose protocol has no room for one (NewBeforeCheck) is a bound on the
@@ -29,7 +29,7 @@ const (
 	checkLen   = 6           // characters on the wire
 	checkEnd   = 56800235584 // 62^checkLen
 	checkUnit  = 35          // a window of time is 2^35 ns, 34.4 s
-	checkSpan  = 1 << 16     // windows until their numbers begin again, 26 days
+	checkSpan  = 1 << 16     // windows until their numbers start again, 26 days
 	checkMarks = checkEnd / checkSpan
 
 	contentUnit  = 37      // 2^37 ns, 137 s
@@ -92,7 +92,7 @@ func (c Check) Proves(offset uint64, stored time.Time, key string, data []byte) 
 }
 
 // Latest returns the end of the window of time in which the message of c was
-// stored: of those that its number may mean, the last that begins before t.
+// stored: of those that its number may mean, the last that starts before t.
 func (c Check) Latest(t time.Time) time.Time {
 	if c >= beforeBit {
 		return time.UnixMilli(int64(c &^ beforeBit))

@@ -89,7 +89,7 @@ func TestCheckOfAnotherMessageIsAGap(t *testing.T) {
 				s := &sinks[i]
 				switch {
 				case gap == "" && (len(s.gaps) != 0 || len(s.got) != int(300-since.Offset) || s.at[0] != since && since.Check != 0):
-					t.Errorf("%s: begins at %v with %d messages, gaps %v", what, s.at, len(s.got), s.gaps)
+					t.Errorf("%s: starts at %v with %d messages, gaps %v", what, s.at, len(s.got), s.gaps)
 				case gap != "" && (len(s.gaps) != 1 || s.gaps[0].Reason != gap || len(s.got) != 0 || fmt.Sprint(since) != s.gaps[0].From || s.gaps[0].At != b.log[299].Position()):
 					t.Errorf("%s: %d messages, gaps %v", what, len(s.got), s.gaps)
 				}

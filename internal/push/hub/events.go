@@ -28,7 +28,7 @@ type EventSink interface {
 	Event(e *Event)
 }
 
-// Encode returns what write makes of e, made once for all who ask for format f. The
+// Encode returns what write makes of e, made once for all who request format f. The
 // bytes are shared and immutable. Any goroutine.
 func (e *Event) Encode(f Format, write func(dst []byte, e *Event) []byte) []byte {
 	if p := e.forms.get(f); p != nil {

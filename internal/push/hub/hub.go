@@ -102,7 +102,7 @@ type Hub struct {
 	recent   recent
 	closed   atomic.Bool
 	versions versions
-	gate     sync.RWMutex // held by Close while it sets closed, or a call would begin after it
+	gate     sync.RWMutex // held by Close while it sets closed, or a call would start after it
 	stats    hubCounters
 
 	// Broker calls that wait run here, at most brokerCalls at a time.
@@ -149,7 +149,7 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 	return h, nil
 }
 
-// Start starts the broker; deliveries begin. It returns once publishing works.
+// Start starts the broker; deliveries start. It returns once publishing works.
 func (h *Hub) Start(ctx context.Context) error {
 	var list []Namespace
 	for _, logs := range *h.spaces.Load() {
@@ -228,7 +228,7 @@ func (h *Hub) namespaceOf(channel string) (*namespace, error) {
 	return h.space(channel), nil
 }
 
-// Opened returns Broker's Opened, or the zero Time if the broker is no Opener. It is for
+// Opened returns Broker's Opened, or the zero Time if the broker is not an Opener. It is for
 // protocols whose positions have no room for a check: see NewBeforeCheck.
 func (h *Hub) Opened() time.Time {
 	if o, ok := h.broker.(Opener); ok {

@@ -8,7 +8,7 @@ import (
 	"hash"
 )
 
-// ErrKeyReused says that an idempotency key was used before, for a message that
+// ErrKeyReused reports that an idempotency key was used before, for a message that
 // differs from this one: HTTP 409. A *KeyReusedError carries where that one is.
 var ErrKeyReused = errors.New("idempotency key was used for another message")
 

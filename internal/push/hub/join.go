@@ -37,9 +37,9 @@ type joinSpace struct {
 	cur uint64
 	// since is what the subscriber had, as it is named in a gap; empty without one.
 	since string
-	// refuted is a position asked for that is not a place in the log: its check is wrong.
+	// refuted is a position requested that is not a place in the log: its check is wrong.
 	refuted Position
-	// all says that whatever is retained was asked for: the first step may find
+	// all reports that whatever is retained was asked for: the first step may find
 	// the beginning gone, to where skipped says. Missing messages are reported up to
 	// reported.
 	all      bool
@@ -171,7 +171,7 @@ func (j *join) begin() {
 	}
 }
 
-// carryOver takes the positions asked for to the epochs that continue theirs.
+// carryOver takes the positions requested to the epochs that continue theirs.
 func carryOver(j *join) {
 	for i := range j.spaces {
 		epoch := j.spaces[i].locals[0].epoch
@@ -187,7 +187,7 @@ func carryOver(j *join) {
 	}
 }
 
-// checked reports whether what was asked for in sp can be evaluated without a look
+// checked reports whether what was requested in sp can be evaluated without a look
 // at the end of the log.
 func (j *join) checked(sp *joinSpace) bool {
 	epoch := sp.locals[0].epoch
@@ -220,7 +220,7 @@ func (sp *joinSpace) reached(pos Position) bool {
 	return pos.Offset <= sp.cut() || sp.ns.knows(pos) || sp.ns.isOver(pos.Epoch)
 }
 
-// start notifies the sink where the stream begins, declares what cannot be had and
+// start notifies the sink where the stream starts, declares what cannot be had and
 // begins the replay.
 func (j *join) start() {
 	var at Positions
@@ -254,7 +254,7 @@ func (j *join) start() {
 	j.run()
 }
 
-// place decides where the stream begins in sp. With a reason it cannot continue
+// place decides where the stream starts in sp. With a reason it cannot continue
 // from what was asked for.
 func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	sp.cur = sp.cut()
@@ -302,7 +302,7 @@ func (j *join) restart(ns *namespace, epoch string, upTo uint64, carriesOn bool)
 	return 0, false
 }
 
-// orphan returns a position asked for that belongs to no log of this join.
+// orphan returns a position requested that belongs to no log of this join.
 func (j *join) orphan() (Position, bool) {
 	for _, p := range j.opt.Since {
 		if !slices.ContainsFunc(j.spaces, func(sp joinSpace) bool { return sp.locals[0].epoch == p.Epoch }) {

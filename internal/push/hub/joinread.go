@@ -56,8 +56,8 @@ func (sp *joinSpace) gather(cut uint64) stretch {
 	return st
 }
 
-// lacks returns first, from where on l is whole, or 0 if that is no news to one
-// who asked for what is there.
+// lacks returns first, from where on l is complete, or 0 if that is no news to one
+// who requested what is there.
 func (sp *joinSpace) lacks(l *local, first uint64) uint64 {
 	switch {
 	case sp.all && l.whole:

@@ -37,11 +37,11 @@ type namespace struct {
 	// the other nodes are to be notified, which telling says is under way.
 	late, untold []lateMessage
 	telling      bool
-	// looking says that Top is under way, asking who waits for the next answer.
+	// looking reports that Top is under way, asking who waits for the next answer.
 	looking bool
 	asking  []func(Position, error)
 	// proven are positions of this epoch that the broker has proved, up to maxProven.
-	// proving are those that it was asked about, and who waits for the answer.
+	// proving are those that it was queried about, and who waits for the answer.
 	proven  map[Position]bool
 	proving map[Position][]func(Check, error)
 }
@@ -66,8 +66,8 @@ const (
 
 // learn takes note of at, which the broker answered to a question asked when the
 // current epoch was before. It returns false for an answer that is, or may be,
-// older than what is known by now: the question must be asked again. began is
-// true when at begins another epoch: table.restart must be called.
+// older than what is known by now: the question must be queried again. began is
+// true when at starts another epoch: table.restart must be called.
 func (n *namespace) learn(before string, at Position) (known, began bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

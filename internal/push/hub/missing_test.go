@@ -25,7 +25,7 @@ func (l *leaky) Start(ctx context.Context, namespaces []hub.Namespace, deliver f
 }
 
 // What a broker lost shows as a gap before the next message: by the predecessor that
-// it names, or because the broker reports it. Who resumes from before it gets all.
+// it names, or because the broker reports it. Anyone who resumes from before it gets all.
 func TestLostMessagesAreAGap(t *testing.T) {
 	reported := func(channel string) func(*hub.Message) *hub.Message {
 		return func(m *hub.Message) *hub.Message {
@@ -65,7 +65,7 @@ func TestLostMessagesAreAGap(t *testing.T) {
 			}
 			first, last := live.gaps[0], live.gaps[gaps-1]
 			if first.From != at[1].String() || last.To != at[3] || last.At != at[3] || string(live.got[1].Data) != "2" || string(live.got[2].Data) != "5" {
-				t.Errorf("gaps %+v; messages after it begin with %s", live.gaps, live.got[2].Data)
+				t.Errorf("gaps %+v; messages after it start with %s", live.gaps, live.got[2].Data)
 			}
 			back := newSink()
 			subscribe(t, o, back, hub.SubscribeOptions{Channels: channels, Since: hub.Positions{at[0]}})

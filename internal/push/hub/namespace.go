@@ -71,7 +71,7 @@ type Namespace struct {
 	// MaxRate bounds the messages per second that one subscriber is sent; what is
 	// more waits in its queue, under the policy. 0 means no bound.
 	MaxRate int `json:"max_rate" reload:"connection"`
-	// Compress lets clients that ask for it have messages compressed (WebSocket
+	// Compress lets clients that request it have messages compressed (WebSocket
 	// permessage-deflate, SSE gzip and zstd). Each message is compressed once and
 	// the bytes are shared. Off by default.
 	Compress bool `json:"compress" reload:"connection"`
@@ -82,16 +82,16 @@ type Namespace struct {
 	QueueMessages int `json:"queue_messages"`
 	// QueueBytes bounds the same in bytes; 0 means 256 KiB.
 	QueueBytes int `json:"queue_bytes"`
-	// Class says who goes first when there is more to do than can be done: control,
+	// Class reports who goes first when there is more to do than can be done: control,
 	// order, account, market or replay. Publications of a class may have to wait, and
-	// are refused when they would wait for too long; with any class, asking for history
+	// are refused when they would wait for too long; with any class, requesting history
 	// is replay. Empty means that they are no part of that: they are served as they come.
 	Class string `json:"class"`
 	// Anonymous lets clients without a token subscribe.
 	Anonymous bool `json:"anonymous"`
 }
 
-// Policy says what happens at the bound of a subscriber's queue.
+// Policy reports what happens at the bound of a subscriber's queue.
 type Policy string
 
 const (

@@ -73,7 +73,7 @@ func (n Namespace) InPartition(k int) Namespace {
 // LogBytes returns the bound of n's log in bytes: its share of HistoryBytes.
 func (n *Namespace) LogBytes() int64 { return n.HistoryBytes / int64(max(n.Partitions, 1)) }
 
-// EpochPrefix returns what an epoch of n's log begins with: empty without partitions, else
+// EpochPrefix returns what an epoch of n's log starts with: empty without partitions, else
 // "<partition>_". So a position names the log that it is of; see LogOf.
 func (n *Namespace) EpochPrefix() string {
 	if n.Partitions <= 1 {

@@ -77,7 +77,7 @@ func TestLogNames(t *testing.T) {
 	}
 }
 
-// The epoch of every partition begins anew by itself, and Plan refuses another number.
+// The epoch of every partition starts anew by itself, and Plan refuses another number.
 func TestPlanRefusesOtherPartitions(t *testing.T) {
 	h, err := New(Config{Namespaces: []Namespace{{Name: "a", Partitions: 2}}}, stuckBroker{})
 	if err != nil {

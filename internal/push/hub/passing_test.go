@@ -22,7 +22,7 @@ func FuzzPassed(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { h.passed("another", b) })
 }
 
-// stuckBroker never answers; it is asked for nothing else.
+// stuckBroker never answers; it is requested nothing else.
 type stuckBroker struct{ Broker }
 
 func (stuckBroker) Top(ctx context.Context, _ *Namespace) (Position, error) {

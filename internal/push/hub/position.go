@@ -17,7 +17,7 @@ type Position struct {
 	Check  Check // 0 means that there is none
 }
 
-// ErrBadPosition is returned for a token that is no position.
+// ErrBadPosition is returned for a token that is not a position.
 var ErrBadPosition = errors.New("bad position")
 
 // IsZero reports whether p names no place at all.

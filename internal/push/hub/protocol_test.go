@@ -467,7 +467,7 @@ func TestEventsAreBounded(t *testing.T) {
 func TestChannelsAreCounted(t *testing.T) {
 	h := newHub(t, nil)
 	a, b := newOwner(t, h), newOwner(t, h)
-	for i := range 1200 { // more than is asked about at a time
+	for i := range 1200 { // more than is queried about at a time
 		live(t, a, hub.SubscribeOptions{Channels: []string{fmt.Sprint("c", i)}})
 	}
 	live(t, a, hub.SubscribeOptions{Channels: []string{"c1", "c2"}})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// prove compares the checks of the positions asked for with the messages that are
+// prove compares the checks of the positions requested with the messages that are
 // there. Of those that are not in the rings the broker is asked.
 func (j *join) prove() {
 	type question struct {

@@ -22,7 +22,7 @@ const (
 	maxReads     = 5       // tries at a log that changes all the time
 )
 
-// history reads from the broker; readers that ask for the same at the same time
+// history reads from the broker; readers that request the same at the same time
 // share one read.
 func (ch *channel) history(since uint64, got func(Page, error)) {
 	ch.mu.Lock()
@@ -67,7 +67,7 @@ func (ch *channel) read(ctx context.Context, since uint64) (Page, error) {
 }
 
 // top looks up the end of n's log. A caller during a look shares
-// the next one: that one may have been taken before what is asked about.
+// the next one: that one may have been taken before what is queried about.
 func (h *Hub) top(n *namespace, got func(Position, error)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

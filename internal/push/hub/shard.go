@@ -23,7 +23,7 @@ type Shard struct {
 	waits int          // messages in queue
 	room  sync.Cond    // signalled when Run has taken the queue
 	depth atomic.Int64 // messages in queue and in Run
-	// sweeping says that giveUpIdle is in the queue.
+	// sweeping reports that giveUpIdle is in the queue.
 	sweeping atomic.Bool
 
 	// Owned by the shard's goroutine. No lock.
@@ -36,7 +36,7 @@ type Shard struct {
 	dirty   []*local
 	spares  spares
 	// busy counts the work under way that calls sinks and relies on the epochs: what a
-	// sink begins meanwhile must not change them.
+	// sink starts meanwhile must not change them.
 	busy int
 	subs int
 
@@ -49,13 +49,13 @@ type item struct {
 	l *local
 	m *Message
 	f func()
-	// shared says that other shards get m as well.
+	// shared reports that other shards get m as well.
 	shared bool
-	// late says that later messages of other channels came before m.
+	// late reports that later messages of other channels came before m.
 	late bool
-	// doubt says that m may have come before: it is not delivered, but reported as a gap.
+	// doubt reports that m may have come before: it is not delivered, but reported as a gap.
 	doubt bool
-	// hole says that messages before m were not delivered and will not be.
+	// hole reports that messages before m were not delivered and will not be.
 	hole bool
 }
 
@@ -194,13 +194,13 @@ func (s *Shard) Run() {
 }
 
 // flush hands on what is pending. Of subscribers of many channels nothing is in the
-// processor's caches: they are asked for some ahead.
+// processor's caches: they are requested some ahead.
 func (s *Shard) flush() {
 	for i := 0; i < len(s.dirty); i += aimed {
 		some := s.dirty[i:min(i+aimed, len(s.dirty))]
 		for _, l := range some {
 			if len(l.single) > 0 && l.single[0] != nil {
-				prefetch.Bytes(l.single[0], 2*prefetch.Line) // a sink that embeds it begins here
+				prefetch.Bytes(l.single[0], 2*prefetch.Line) // a sink that embeds it starts here
 			}
 		}
 		for _, l := range some {
@@ -381,7 +381,7 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 	s.spares.put(b)
 }
 
-// ready is called when the broker's deliveries begin after at.
+// ready is called when the broker's deliveries start after at.
 func (l *local) ready(at Position) {
 	l.arrive(at)
 	waiting := l.waiting
@@ -391,7 +391,7 @@ func (l *local) ready(at Position) {
 	}
 }
 
-// arrive makes l active: deliveries begin after at. The shard may know of a
+// arrive makes l active: deliveries start after at. The shard may know of a
 // newer epoch than the channel, for which the channel is complete then.
 func (l *local) arrive(at Position) {
 	s, ns := l.shard, l.ch.ns

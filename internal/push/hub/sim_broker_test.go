@@ -88,7 +88,7 @@ func (l *simLog) publish(channel string, data string, a *Attributes) *Message {
 	return m
 }
 
-// lose begins a new epoch. What is in flight still comes, unless its epoch would
+// lose starts a new epoch. What is in flight still comes, unless its epoch would
 // be seen for the first time.
 func (l *simLog) lose(base uint64) {
 	if old := l.epoch(); !l.known[old] {

@@ -345,8 +345,8 @@ func (r *rejoining) Start(Positions) {
 	r.err = r.shard.Subscribe(&r.sub, r, r.again)
 }
 
-// TestLiveIsCalledOncePerSubscription: for one that begins live, that replays, and that ends
-// in Start because its sink begins another.
+// TestLiveIsCalledOncePerSubscription: for one that starts live, that replays, and that ends
+// in Start because its sink starts another.
 func TestLiveIsCalledOncePerSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := plain(10)

@@ -215,7 +215,7 @@ func (s *simSink) one(m *Message) {
 	st.Offset = m.Offset
 }
 
-// missing says what should have come after the stream's position, up to upto.
+// missing reports what should have come after the stream's position, up to upto.
 func (s *simSink) missing(st *simStand, upto uint64, when string) {
 	l := s.sim.logOf(st.Epoch)
 	if st.all {
@@ -275,7 +275,7 @@ func (s *simSink) Gap(g Gap) {
 	s.perhapsLeave()
 }
 
-// retention judges a gap that says that messages were removed: some were.
+// retention checks a gap that says that messages were removed: some were.
 func (s *simSink) retention(st *simStand, l *simLog, g Gap, from Position) {
 	if from.Epoch != st.Epoch || from.Offset < st.Offset || g.To.Epoch != st.Epoch || g.At.Offset < st.Offset {
 		s.fail("gap %+v when it was at %v", g, st.Position)
@@ -308,7 +308,7 @@ func (s *simSink) Failed(err error) {
 	}
 }
 
-// settled judges the stream when all is quiet.
+// settled checks the stream when all is quiet.
 func (s *simSink) settled() {
 	if s.gone {
 		return

@@ -19,7 +19,7 @@ var (
 )
 
 // TestSimulation plays random lives of a hub over a broker whose every answer
-// and delivery comes when the dice say so, and judges each stream exactly.
+// and delivery comes when the dice say so, and checks each stream exactly.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		synctest.Test(t, func(t *testing.T) { simulate(t, *simSeed) })
@@ -273,7 +273,7 @@ func (s *sim) positions() Positions {
 	return ps
 }
 
-// watch judges what must hold between any two steps.
+// watch checks what must hold between any two steps.
 func (s *sim) watch() {
 	var kept int64
 	for m := range s.messages {

@@ -15,25 +15,25 @@ type Sink interface {
 	// Start comes once, before all else: what follows comes after at, one
 	// position per namespace that keeps a log.
 	Start(at Positions)
-	// Live comes once, after Start, when the replay is complete: everything asked for
+	// Live comes once, after Start, when the replay is complete: everything requested
 	// that the log had when the subscriber joined was delivered, or a Gap reported it
 	// missing. What follows is delivered as it is published. Without a replay it comes
-	// right after Start. A log that begins anew later does not repeat it.
+	// right after Start. A log that starts anew later does not repeat it.
 	Live()
 	// Deliver passes on messages in order. It must not block. The batch is valid
 	// until it returns; its messages, and what Bytes gave, stay so.
 	Deliver(b *Batch)
-	// Gap says that messages may be missing between what came before and what
+	// Gap reports that messages may be missing between what came before and what
 	// comes next.
 	Gap(g Gap)
-	// Failed says that the subscription cannot be had or kept. It is the last call.
+	// Failed reports that the subscription cannot be had or kept. It is the last call.
 	Failed(err error)
 	// Room reports whether more replay is welcome. After false the hub waits
 	// for Subscriber.Continue. Live messages come regardless.
 	Room() bool
 }
 
-// A Gap is a stretch of a log that a subscriber asked for and cannot get.
+// A Gap is a stretch of a log that a subscriber requested and cannot get.
 type Gap struct {
 	Namespace string
 	From      string   // what the subscriber had, as it said it
@@ -51,7 +51,7 @@ type GapReason string
 const (
 	GapRetention GapReason = "retention" // older than what the namespace keeps
 	GapEpoch     GapReason = "epoch"     // the log was lost or started anew
-	GapUnknown   GapReason = "unknown"   // the position asked for is not known
+	GapUnknown   GapReason = "unknown"   // the position requested is not known
 	GapOverflow  GapReason = "overflow"  // dropped because the subscriber was too slow
 )
 
@@ -97,7 +97,7 @@ type SubscribeOptions struct {
 	// Unknown is a position that could not be understood: the subscriber gets a
 	// gap and live messages. Since is ignored.
 	Unknown string
-	// Select says which messages this subscriber gets; nil means all. It is called by
+	// Select reports which messages this subscriber gets; nil means all. It is called by
 	// the shard's goroutine for each, so it must be quick, and also for each copy of a
 	// publication to several channels that arrives on one that is followed: without
 	// it the hub picks one, with it that is for Select to do.
@@ -113,7 +113,7 @@ type SubscribeOptions struct {
 
 func (o *SubscribeOptions) live() bool { return !o.All && o.Unknown == "" && len(o.Since) == 0 }
 
-// Subscribe begins a subscription of sink. Only the shard's goroutine may call
+// Subscribe starts a subscription of sink. Only the shard's goroutine may call
 // it; sink may be called before it returns. An error means nothing was started.
 func (sh *Shard) Subscribe(s *Subscriber, sink Sink, opt SubscribeOptions) error {
 	switch {
@@ -256,7 +256,7 @@ func (s *Subscriber) leave() {
 	s.more = nil
 }
 
-// leaveSingle takes out the subscriber at pos: the last takes its place, unless the
+// leaveSingle removes the subscriber at pos: the last takes its place, unless the
 // list is being walked.
 func (l *local) leaveSingle(pos int32) {
 	last := len(l.single) - 1
@@ -288,7 +288,7 @@ func (l *local) leaveFiltered(pos int32) {
 	l.noteIdle()
 }
 
-// walk begins a walk of l's lists, in which sinks are called.
+// walk starts a walk of l's lists, in which sinks are called.
 func (l *local) walk() {
 	l.walking++
 	l.shard.busy++

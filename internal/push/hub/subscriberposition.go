@@ -1,7 +1,7 @@
 package hub
 
 // Position returns up to where the sink of s was given everything, one position per namespace
-// that keeps a log: who subscribes to the same channels since then, here or in another
+// that keeps a log: anyone who subscribes to the same channels since then, here or in another
 // process, continues exactly there. ok is false while that is not decided, at the beginning of
 // a subscription, and for subscribers with SkipID. Only the shard's goroutine may call it.
 func (s *Subscriber) Position() (at Positions, ok bool) {

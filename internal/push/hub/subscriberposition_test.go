@@ -32,7 +32,7 @@ func TestSubscribersResumeAtTheirPosition(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		s.wait(t, name+" begins", func() bool { return s.starts > 0 && (!since || len(s.got) > 0) })
+		s.wait(t, name+" starts", func() bool { return s.starts > 0 && (!since || len(s.got) > 0) })
 		publish(30, 30)
 		var at hub.Positions
 		for ok := false; !ok; { // a replay that has only started is nowhere yet

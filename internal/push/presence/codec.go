@@ -40,7 +40,7 @@ type op struct {
 	n    int
 }
 
-// A header begins every message.
+// A header starts every message.
 type header struct {
 	kind byte
 	seq  uint64 // msgDelta, msgAt, msgWhole

@@ -42,7 +42,7 @@ var (
 // MaxMember bounds a member's fields together, in bytes.
 const MaxMember = 64 << 10
 
-// A Kind says whose subscriptions are counted.
+// A Kind reports whose subscriptions are counted.
 type Kind uint8
 
 // The kinds.
@@ -70,7 +70,7 @@ type Member struct {
 	Node string
 }
 
-// An EventType says what happened.
+// An EventType reports what happened.
 type EventType uint8
 
 // The events. A client, or a user, that came and went within a window, or went and
@@ -224,7 +224,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	return nil
 }
 
-// Join says that m is on channel. Who is there already is replaced, without an event
+// Join reports that m is on channel. Anyone who is there already is replaced, without an event
 // unless the user is another.
 func (p *Presence) Join(channel string, m Member) error { return p.joinAs(channel, m, false) }
 
@@ -252,7 +252,7 @@ func (p *Presence) joinAs(channel string, m Member, quiet bool) error {
 	return nil
 }
 
-// Leave says that client of this node is no longer on channel.
+// Leave reports that client of this node is no longer on channel.
 func (p *Presence) Leave(channel, client string) { p.leaveAs(channel, client, false) }
 
 // Depart is Leave for a client that moved to another process of this node's: there is no event

@@ -251,7 +251,7 @@ func (p *Presence) wish(pr *peer) {
 	pr.waiting, pr.bytes = nil, 0
 	pr.gen++
 	if err := p.bus.SendTo(pr.id, topic, appendHeader(nil, header{kind: msgWant, sync: pr.sync})); err != nil {
-		p.log.Debug("presence not asked for", "node", pr.id, "err", err)
+		p.log.Debug("presence not requested", "node", pr.id, "err", err)
 	}
 }
 
@@ -331,7 +331,7 @@ func (p *Presence) onWant(from string, sync uint64) {
 	p.wake()
 }
 
-// hole begins anew with a node of which something is missing: at once, or when
+// hole starts anew with a node of which something is missing: at once, or when
 // overdue runs next if it is lost again and again. The caller holds pr.mu.
 func (p *Presence) hole(pr *peer) {
 	p.holes.Add(1)

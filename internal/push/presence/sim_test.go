@@ -356,7 +356,7 @@ func TestPresenceIsReportedOnce(t *testing.T) {
 		for i := range n {
 			b.leave("room", fmt.Sprint(i))
 			if i%1000 == 0 {
-				time.Sleep(30 * time.Millisecond) // windows begin and end meanwhile
+				time.Sleep(30 * time.Millisecond) // windows start and end meanwhile
 			}
 		}
 		time.Sleep(time.Second)

@@ -36,7 +36,7 @@ func newCompressor() (*compressor, error) {
 	return &compressor{zstd: e}, nil
 }
 
-// GzipHeader begins a Gzip member without name, time and checksum of the header.
+// GzipHeader starts a Gzip member without name, time and checksum of the header.
 var GzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 
 // syncTail is what a sync flush ends with and permessage-deflate leaves out

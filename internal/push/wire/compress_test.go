@@ -92,7 +92,7 @@ func TestCompressedEventsNeedNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := testEvents(2)
-	for i := range events { // a stream that begins anywhere, in any order
+	for i := range events { // a stream that starts anywhere, in any order
 		b := append([]byte(nil), GzipHeader...)
 		want := append(append([]byte(nil), events[i]...), events[len(events)-1-i]...)
 		b = c.appendGzip(c.appendGzip(b, events[i]), events[len(events)-1-i])

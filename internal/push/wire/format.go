@@ -328,7 +328,7 @@ func AppendTags(dst []byte, tags map[string]string) []byte {
 	return append(dst, '}')
 }
 
-// PayloadOf says what the bytes of m are.
+// PayloadOf reports what the bytes of m are.
 func PayloadOf(m *hub.Message) hub.Payload {
 	if m.Attributes == nil {
 		return hub.JSON

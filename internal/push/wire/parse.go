@@ -43,8 +43,8 @@ const (
 )
 
 const (
-	// maxNesting bounds how deep arrays and objects of a payload may stand in
-	// each other: who reads them should not have to be careful.
+	// maxNesting bounds how deep arrays and objects of a payload may appear in
+	// each other: anyone who reads them should not have to be careful.
 	maxNesting = 512
 
 	fieldsHint = "fields are channel (or channels), data (or text), key, idempotency_key, id, event, private and tags"
@@ -110,7 +110,7 @@ func (s *scanner) take(c byte) bool {
 	return false
 }
 
-// bad says where the text ceased to be what was wanted.
+// bad reports where the text ceased to be what was wanted.
 func (s *scanner) bad(want string) string {
 	if s.i >= len(s.b) {
 		return "it ends where " + want + " should be"
@@ -275,7 +275,7 @@ func (s *scanner) pairs() (map[string]string, string) {
 	}
 }
 
-// texts reads a list of strings. They share their memory: who keeps one for long copies it.
+// texts reads a list of strings. They share their memory: anyone who keeps one for long copies it.
 func (s *scanner) texts() ([]string, string) {
 	if !s.take('[') {
 		return nil, s.bad("a list")
@@ -366,7 +366,7 @@ func (s *scanner) skipString(want string) (escaped bool, msg string) {
 	return false, s.bad("the end of a string")
 }
 
-// escape returns the length of the escape that b begins with, its backslash not
+// escape returns the length of the escape that b starts with, its backslash not
 // counted, or 0.
 func escape(b []byte) int {
 	if len(b) == 0 {

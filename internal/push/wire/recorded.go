@@ -32,7 +32,7 @@ type Mark string
 
 // The marks.
 const (
-	MarkEnd    Mark = "end"    // the upstream's stream was whole
+	MarkEnd    Mark = "end"    // the upstream's stream was complete
 	MarkBroken Mark = "broken" // it was not
 )
 
@@ -90,7 +90,7 @@ func appendRecorded(dst []byte, m *hub.Message) []byte {
 	return sse.AppendEnd(dst)
 }
 
-// appendBroken appends what a client is notified when a recording is not whole.
+// appendBroken appends what a client is notified when a recording is incomplete.
 func appendBroken(dst []byte, r *Record) []byte {
 	dst = strconv.AppendInt(append(dst, `{"truncated":true,"code":`...), int64(r.Code), 10)
 	dst = jsontext.AppendString(append(dst, `,"cause":`...), r.Cause)

@@ -22,7 +22,7 @@ func TestRecordedBlockIsTheUpstreamsUnderOurID(t *testing.T) {
 			t.Errorf("%s: EndsRecording is %v", m.Data, EndsRecording(m.Data))
 		}
 		if !json.Valid(appendEnvelope(nil, m)) {
-			t.Errorf("%s: the envelope is no JSON", m.Data)
+			t.Errorf("%s: the envelope is not JSON", m.Data)
 		}
 	}
 	f(Record{Data: ptr("hello")}, "id: e-7\ndata: hello\n\n")

@@ -19,7 +19,7 @@ type Subscription struct {
 	Since string
 	// Envelope wraps SSE payloads even with one channel.
 	Envelope bool
-	// Hello makes a WebSocket begin with the stream's position.
+	// Hello makes a WebSocket start with the stream's position.
 	Hello bool
 	// MaxBackoff is the longest that the client waits, or is made to wait, between two of its own
 	// actions, as it says; 0: it does not.
@@ -41,7 +41,7 @@ func ParseMaxBackoff(s string) (time.Duration, *Error) {
 		d, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil || d < time.Millisecond || d > 24*time.Hour {
-		return 0, &Error{Status: http.StatusBadRequest, Message: MaxBackoffQuery + ": " + strconv.Quote(Printable(s, 40)) + " is no time of 1ms to 24h", Hint: "write seconds, as 30, or 30s"}
+		return 0, &Error{Status: http.StatusBadRequest, Message: MaxBackoffQuery + ": " + strconv.Quote(Printable(s, 40)) + " is not a time of 1ms to 24h", Hint: "write seconds, as 30, or 30s"}
 	}
 	return d, nil
 }

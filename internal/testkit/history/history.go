@@ -1,4 +1,4 @@
-// Package history judges what a set of subscribers saw against what publishers
+// Package history checks what a set of subscribers saw against what publishers
 // were promised: nothing lost, repeated, reordered, altered or invented, and
 // every hole reported.
 //
@@ -51,7 +51,7 @@ const (
 	// position without epoch or offset.
 	Epoch
 	// Gap: a gap notice that gave up messages of a log that still lived, although
-	// Options.NoGaps says that nothing could expire.
+	// Options.NoGaps reports that nothing could expire.
 	Gap
 	numKinds
 )
@@ -149,7 +149,7 @@ func (c *Checker) Unanswered(channel, id string) {
 	c.unknown[id] = c.channel(channel)
 }
 
-// Stream begins a subscriber of channels. For each namespace of these, from says
+// Stream starts a subscriber of channels. For each namespace of these, from says
 // where it starts: it must get everything after that position. A namespace that
 // from does not name starts at the beginning of the log that is current then.
 //

@@ -78,7 +78,7 @@ func lastOf(s *script, i int) bool {
 }
 
 // excused reports whether a gap notice later in the stream could excuse step i if
-// it never came: the notices begin at the stream's position.
+// it never came: the notices start at the stream's position.
 func excused(s *script, i int) bool {
 	for _, st := range s.steps[i+1:] {
 		if st.ns == s.steps[i].ns {

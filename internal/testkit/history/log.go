@@ -16,7 +16,7 @@ type entry struct {
 	id      string
 	channel int32
 	state   state
-	// contested says that two sides disagree about this offset: from then on
+	// contested reports that two sides disagree about this offset: from then on
 	// each reception is kept in log.claims until the report decides.
 	contested bool
 }

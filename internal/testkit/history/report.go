@@ -131,7 +131,7 @@ func (r *Report) collect(stream string, t *tally) {
 
 // decide settles what no acknowledgement settled: an offset that streams saw
 // belongs to the publication without an answer that they name, or to none.
-// Then it judges what was said about contested offsets before that was known.
+// Then it checks what was said about contested offsets before that was known.
 func (c *Checker) decide(l *log, r *Report) {
 	l.offsets(func(offset uint64, e *entry) {
 		if e.state == claimed {
@@ -248,7 +248,7 @@ func (m *walk) log(l *log) {
 	})
 }
 
-// absent judges a message that should have come and has not.
+// absent checks a message that should have come and has not.
 func (m *walk) absent(sg *segment, at Position, e *entry) {
 	sp, excused := sg.excuses(at.Offset)
 	if !excused {

@@ -195,7 +195,7 @@ func (s *Stream) Cut() {
 
 // Gap records a gap notice of a namespace: what lies after from, up to and
 // including to, may be missing. It excuses what the stream has not passed yet.
-// Without a from that names a log, the gap begins at the stream's position.
+// Without a from that names a log, the gap starts at the stream's position.
 func (s *Stream) Gap(namespace string, from, to Position) {
 	s.gaps++
 	v := s.views[namespace]

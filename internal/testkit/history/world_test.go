@@ -39,10 +39,10 @@ type step struct {
 	ns       string
 	m        message
 	from, to Position
-	// once says that the event comes once in the whole stream: what happens to
+	// once reports that the event comes once in the whole stream: what happens to
 	// it cannot be made good or hidden by a repetition.
 	once bool
-	// resumed says that it is the first new event of its namespace after a cut.
+	// resumed reports that it is the first new event of its namespace after a cut.
 	resumed bool
 }
 
@@ -126,7 +126,7 @@ func (w *world) read(s *script, ns string, own []string) (steps []step) {
 			}
 			s.from[ns] = at
 		} else {
-			// The end of the last log died with it, and the new one begins anywhere.
+			// The end of the last log died with it, and the new one starts anywhere.
 			if tail := w.rnd.IntN(8); tail < len(steps)-4 {
 				steps = steps[:len(steps)-tail]
 			}

@@ -108,7 +108,7 @@ type client struct {
 	invented  string // the one that does not exist, if doubt
 	at        map[string]*place
 	opened    map[string]uint64 // ends of the logs when a stream of everything began; nil for others
-	doubt     bool              // it asked for a position that does not exist
+	doubt     bool              // it requested a position that does not exist
 	messages  int
 }
 
@@ -291,11 +291,11 @@ func (c *client) block(text string) {
 	}
 }
 
-// started is where the stream begins.
+// started is where the stream starts.
 func (c *client) started(id string) {
 	ps, err := hub.ParsePositions(id)
 	if err != nil {
-		c.fail("the stream begins at %q: %v", id, err)
+		c.fail("the stream starts at %q: %v", id, err)
 		return
 	}
 	for _, p := range ps {
@@ -304,7 +304,7 @@ func (c *client) started(id string) {
 			continue // a gap event follows
 		}
 		if e == nil {
-			c.fail("the stream begins in an epoch that does not exist: %q", id)
+			c.fail("the stream starts in an epoch that does not exist: %q", id)
 			return
 		}
 		switch pl := c.at[e.space.name]; {

@@ -271,7 +271,7 @@ func doLose(w *world, r *rand.Rand) bool {
 		return false
 	}
 	ns := w.names()[r.IntN(2)]
-	w.logf("loss of power: the log of %s begins anew", ns)
+	w.logf("loss of power: the log of %s starts anew", ns)
 	w.store.lose(r, ns)
 	return true
 }

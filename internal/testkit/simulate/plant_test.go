@@ -30,7 +30,7 @@ const (
 // plants describes them.
 var plants = [numPlants]string{
 	ackBeforeStore:   "a publication is acknowledged before it is stored",
-	dropBoundary:     "history omits the first message after the position asked for",
+	dropBoundary:     "history omits the first message after the position requested",
 	offByOne:         "a snapshot of a later epoch ends one offset too far",
 	serveTwice:       "after a takeover the old process serves the connection, too",
 	hideTrim:         "history does not say that older messages were removed",

@@ -13,7 +13,7 @@ import (
 
 // A store is the model of a replicated log that several nodes share. A publication is stored
 // when it is committed: from then on it has its offset, survives a change of leader, and may
-// be acknowledged. Loss of power removes the end of the log and begins another epoch.
+// be acknowledged. Loss of power removes the end of the log and starts another epoch.
 type store struct {
 	w       *world
 	logs    map[string]*storeLog
@@ -191,7 +191,7 @@ func (s *store) elect(r *rand.Rand) {
 	}
 }
 
-// lose removes the newest entries of a log, as a loss of power does, and begins another epoch.
+// lose removes the newest entries of a log, as a loss of power does, and starts another epoch.
 func (s *store) lose(r *rand.Rand, ns string) {
 	l := s.logs[ns]
 	old := l.cur
@@ -199,7 +199,7 @@ func (s *store) lose(r *rand.Rand, ns string) {
 	name := fmt.Sprintf("%s%d", ns, len(l.space.epochs))
 	l.reset(s.w.ledger.begin(l.space, name), base)
 	for _, k := range s.links {
-		if !k.known[old] { // an epoch that is over does not begin
+		if !k.known[old] { // an epoch that is over does not start
 			k.next[ns] = slices.DeleteFunc(k.next[ns], func(x *entry) bool { return x.epoch == old })
 		}
 		for _, q := range slices.Clone(k.requests) {

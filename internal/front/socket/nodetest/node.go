@@ -24,7 +24,7 @@ import (
 )
 
 // Front is the setting that has clients of all nodes come over HTTP/2; empty means
-// HTTP/1.1, where a Config says nothing else.
+// HTTP/1.1, where a Config specifies nothing else.
 const Front = "WEIR_TEST_FRONT"
 
 // Config of a node. The zero value is alone, stores in memory and has the namespace
@@ -50,7 +50,7 @@ type Node struct {
 	Formats *wire.Formats
 	Log     *slog.Logger
 	Client  *http.Client // with connections of its own
-	// Drain begins a drain; there once it serves.
+	// Drain starts a drain; there once it serves.
 	Drain func(over time.Duration)
 	// Stop ends the node, which the end of the test does otherwise; what the broker keeps
 	// is still there.

@@ -284,7 +284,7 @@ func drain(t *testing.T, f *Front) {
 	}
 }
 
-// private is about Weir's own streams beside the protocol's: who reads because everybody
+// private is about Weir's own streams beside the protocol's: anyone who reads because everybody
 // may does not get private messages.
 func private(t *testing.T, f *Front) {
 	next := func(r *bufio.Reader) string {

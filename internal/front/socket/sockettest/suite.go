@@ -26,7 +26,7 @@ type Front struct {
 	Hub  *hub.Hub
 	// Key is an API key with the name Subject and a grant to read everything.
 	Key, Subject string
-	// Drain begins a drain.
+	// Drain starts a drain.
 	Drain func(over time.Duration)
 	// Panics is how many panics of sessions were counted; Counts, the protocol's
 	// connections now.

@@ -5,7 +5,7 @@
 //
 //	go run reduce.go reducemap.go <package>/data
 //
-// README.md says what is kept and why. The result depends on the input alone.
+// README.md reports what is kept and why. The result depends on the input alone.
 package main
 
 import (

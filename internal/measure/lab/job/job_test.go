@@ -64,7 +64,7 @@ func do(t *testing.T, name string, set ...string) Values {
 func TestKernelGrantsTwiceWhatItTakesOfABuffer(t *testing.T) {
 	v := do(t, "buffers", "bytes", "65536")
 	if v["asked"] != 65536 || v["SO_SNDBUF"] < 65536 || v["SO_RCVBUF"] < 65536 {
-		t.Errorf("asked for 64 KiB: %v", v)
+		t.Errorf("requested 64 KiB: %v", v)
 	}
 	if auto := do(t, "buffers"); auto["unseen"] <= v["unseen"] {
 		t.Errorf("a stalled reader's sender gets rid of %v bytes by the kernel's choice, of %v with 64 KiB", auto["unseen"], v["unseen"])

@@ -26,7 +26,7 @@ const (
 // path is kernel with a network between: client and server each have a network namespace and
 // a TUN device in it, and the client's process carries the packets from one to the other, with
 // what the settings say: rtt in seconds, rate in bits a second and loss, a share, of what the server sends.
-// Settings that begin with "net." are of the server's namespace, with "client.net." of
+// Settings that start with "net." are of the server's namespace, with "client.net." of
 // the client's. mode is short (a crowd, then short connections) or bulk (flows that download as
 // much as they get). It has to run in a namespace of its own.
 func path(ctx context.Context, p Params) (Values, error) {
@@ -59,7 +59,7 @@ func path(ctx context.Context, p Params) (Values, error) {
 	return v, ctx.Err()
 }
 
-// applySettings makes the settings that begin with prefix, which ends with "net.", in this
+// applySettings makes the settings that start with prefix, which ends with "net.", in this
 // process's namespace, and brings its loopback up.
 func applySettings(ctx context.Context, p Params, prefix string) error {
 	if err := ip(ctx, "link", "set", "lo", "up"); err != nil {
@@ -129,7 +129,7 @@ func pathClient(ctx context.Context, p Params) (Values, error) {
 		return nil, err
 	}
 	if err := syscall.SetNonblock(3, true); err != nil {
-		return nil, fmt.Errorf("descriptor 3 is no device: %w", err)
+		return nil, fmt.Errorf("descriptor 3 is not a device: %w", err)
 	}
 	far := os.NewFile(3, "far end")
 	near, err := end(ctx, clientEnd)

@@ -28,7 +28,7 @@ type message struct {
 }
 
 // A deliverer is a subscriber of a rung: it takes a message without waiting,
-// and says whether it did.
+// and reports whether it did.
 type deliverer interface {
 	deliver(m *message, frame []byte) bool
 }

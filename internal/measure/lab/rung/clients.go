@@ -31,17 +31,17 @@ const bindAddressNoPort = 24
 func holdStreams(ctx context.Context, env *Env) error {
 	n, err := strconv.Atoi(env.Set["streams"])
 	if err != nil || n <= 0 {
-		return fmt.Errorf("streams: %q is no number above 0", env.Set["streams"])
+		return fmt.Errorf("streams: %q is not a number above 0", env.Set["streams"])
 	}
 	to, err := netip.ParseAddrPort(env.Set["to"])
 	if err != nil {
-		return fmt.Errorf("to: %q is no address: %w", env.Set["to"], err)
+		return fmt.Errorf("to: %q is not an address: %w", env.Set["to"], err)
 	}
 	var d net.Dialer
 	if from := env.Set["from"]; from != "" {
 		ip, err := netip.ParseAddr(from)
 		if err != nil {
-			return fmt.Errorf("from: %q is no address: %w", from, err)
+			return fmt.Errorf("from: %q is not an address: %w", from, err)
 		}
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))
 		d.Control = func(_, _ string, c syscall.RawConn) error {

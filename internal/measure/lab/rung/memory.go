@@ -190,7 +190,7 @@ func leakServer(sound bool) Server {
 	return func(ctx context.Context, env *Env) error {
 		before, err := strconv.Atoi(cmp.Or(env.Set["leaked"], "0")) // as if it had leaked for long
 		if err != nil || before < 0 || before > 1_000_000 {
-			return fmt.Errorf("leaked: %q is no number up to 1,000,000", env.Set["leaked"])
+			return fmt.Errorf("leaked: %q is not a number up to 1,000,000", env.Set["leaked"])
 		}
 		for range before {
 			go ignoresItsContext(ctx, nil, make(chan int))

@@ -31,7 +31,7 @@ type Env struct {
 	Addr netip.AddrPort
 	// Set holds the rung's own settings by name; the rung documents them.
 	Set map[string]string
-	// Ready says where the server listens.
+	// Ready reports where the server listens.
 	Ready func(addr string)
 	// Extra are numbers of the rung's own, which the side port shows. Any goroutine.
 	Extra Extra

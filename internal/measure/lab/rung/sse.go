@@ -36,7 +36,7 @@ type stream interface {
 	write(w http.ResponseWriter, flush func() error, m *message) error
 }
 
-// fieldStream is where the ladder begins: each field is formatted into a fresh
+// fieldStream is where the ladder starts: each field is formatted into a fresh
 // string, printed and flushed, so an event is five system calls.
 type fieldStream struct{}
 
@@ -69,7 +69,7 @@ const (
 )
 
 // stateStream is fieldStream with the connection's state spelled out: what it
-// does is known at any time, and a write to a peer that takes nothing ends.
+// does is known at any time, and a write to a peer that accepts nothing ends.
 type stateStream struct {
 	fieldStream
 	state connState

@@ -171,7 +171,7 @@ func mean(h *metrics.Float64Histogram) float64 {
 	return sum / n
 }
 
-// statsHandler is the side port: POST /mark begins to count, GET /stats returns the counts.
+// statsHandler is the side port: POST /mark starts to count, GET /stats returns the counts.
 func statsHandler(extra *Extra) http.Handler {
 	var mu sync.Mutex // guards meter
 	meter := NewMeter()

@@ -21,7 +21,7 @@ func webSocketRungs() map[string]Server {
 	}
 }
 
-// errFull says that a connection's queue takes no more.
+// errFull reports that a connection's queue takes no more.
 var errFull = errors.New("queue is full")
 
 // A socket is one WebSocket with a goroutine that reads.

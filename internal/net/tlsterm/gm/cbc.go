@@ -41,7 +41,7 @@ func (c *cbc) NonceSize() int { return 12 }
 // Overhead implements cipher.AEAD.
 func (c *cbc) Overhead() int { return 2*sm4.BlockSize + HashLen }
 
-// Seal implements cipher.AEAD. The result begins with the IV. plaintext may lie where
+// Seal implements cipher.AEAD. The result starts with the IV. plaintext may lie where
 // the result goes.
 func (c *cbc) Seal(dst, _, plaintext, additional []byte) []byte {
 	c.mac.Reset()

@@ -9,7 +9,7 @@ import (
 	"github.com/emmansun/gmsm/ecdh"
 )
 
-// hellos are what clients of both protocols begin with.
+// hellos are what clients of both protocols start with.
 func hellos(t testing.TB) (list [][]byte) {
 	t.Helper()
 	for _, s := range Suites {

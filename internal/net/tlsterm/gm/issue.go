@@ -21,7 +21,7 @@ type Authority struct {
 	key  *sm2.PrivateKey
 }
 
-// A Request says what a certificate is for.
+// A Request reports what a certificate is for.
 type Request struct {
 	Name     string
 	Hosts    []string // DNS names and addresses
@@ -97,7 +97,7 @@ func issue(a *Authority, r Request, key *sm2.PrivateKey) (*smx509.Certificate, e
 	return smx509.ParseCertificate(der)
 }
 
-// A TestChain says what WriteTestChain makes.
+// A TestChain reports what WriteTestChain makes.
 type TestChain struct {
 	Dir      string
 	Hosts    []string // of the server; the first one names it

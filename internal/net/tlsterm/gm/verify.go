@@ -8,7 +8,7 @@ import (
 	"github.com/emmansun/gmsm/smx509"
 )
 
-// verifyFor says what certificates of a peer are verified for.
+// verifyFor reports what certificates of a peer are verified for.
 type verifyFor struct {
 	roots *smx509.CertPool
 	name  string // of a server

@@ -280,7 +280,7 @@ func (o *OIDC) exchange(ctx context.Context, p *provider, code string, st starte
 	}
 	name := nameOf(claims)
 	if role == None {
-		return nil, o.refuse(resultNoRole, http.StatusForbidden, "You are logged in at the provider as "+name+", who may not use this page: ask for a group that admin.oidc lists.", fmt.Errorf("user %q has no role: no value of claim %q is listed", name, o.cfg.RolesClaim))
+		return nil, o.refuse(resultNoRole, http.StatusForbidden, "You are logged in at the provider as "+name+", who may not use this page: request a group that admin.oidc lists.", fmt.Errorf("user %q has no role: no value of claim %q is listed", name, o.cfg.RolesClaim))
 	}
 	sub, _ := claims["sub"].(string)
 	return &Session{Role: role, Subject: sub, Name: name, Token: raw}, nil

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// nextJSON decodes one command. Text that is not UTF-8 is no JSON (RFC 8259 §8.1),
+// nextJSON decodes one command. Text that is not UTF-8 is not JSON (RFC 8259 §8.1),
 // and would end the connections of those whom it is passed on to.
 func nextJSON(b []byte, c *Command) ([]byte, error) {
 	s := scanner{jsonScanner{b: b}}

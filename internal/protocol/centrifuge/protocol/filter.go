@@ -60,7 +60,7 @@ func (f *Filter) checkLeaf() error {
 		}
 	case "lt", "lte", "gt", "gte":
 		if _, err := strconv.ParseFloat(f.Val, 64); err != nil {
-			return fmt.Errorf("%w: %s of %.20q, which is no number", ErrFilter, f.Cmp, f.Val)
+			return fmt.Errorf("%w: %s of %.20q, which is not a number", ErrFilter, f.Cmp, f.Val)
 		}
 	default:
 		return fmt.Errorf("%w: cmp %.20q", ErrFilter, f.Cmp)

@@ -30,7 +30,7 @@ const (
 )
 
 // AppendDelta appends a delta that makes target out of source. What it inserts never
-// begins or ends within a rune of a target that is UTF-8, so that it can stand in a
+// begins or ends within a rune of a target that is UTF-8, so that it can appear in a
 // JSON string.
 func AppendDelta(dst, source, target []byte) []byte {
 	dst = appendDigits(dst, uint64(len(target)))
@@ -65,10 +65,10 @@ func appendInsert(dst, text []byte) []byte {
 	return append(dst, text...)
 }
 
-// match says that n bytes of the target at to are those of the source at from.
+// match reports that n bytes of the target at to are those of the source at from.
 type match struct{ from, to, n int }
 
-// sourceIndex finds the places of the source by the eight bytes that they begin with.
+// sourceIndex finds the places of the source by the eight bytes that they start with.
 type sourceIndex struct {
 	source []byte
 	heads  []int32 // by hash: the newest place, plus one

@@ -36,7 +36,7 @@ func (s *jsonScanner) space() {
 	}
 }
 
-// peek returns the next byte that is no space, 0 at the end.
+// peek returns the next byte that is not space, 0 at the end.
 func (s *jsonScanner) peek() byte {
 	s.space()
 	if s.i < len(s.b) {
@@ -224,7 +224,7 @@ func (s *jsonScanner) rawString() (text []byte, escaped bool, err error) {
 	return nil, false, s.fail("a string without an end")
 }
 
-// escapeLength returns how long the escape is that b begins with.
+// escapeLength returns how long the escape is that b starts with.
 func escapeLength(b []byte) (int, bool) {
 	if len(b) < 2 {
 		return 0, false

@@ -37,7 +37,7 @@ func (e Encoding) String() string {
 // ErrMalformed is returned, wrapped in what is wrong, for bytes that are no commands.
 var ErrMalformed = errors.New("malformed command")
 
-// Kind says which request a Command holds.
+// Kind reports which request a Command holds.
 type Kind uint8
 
 // The requests, in the order of the schema.
@@ -99,7 +99,7 @@ type Position struct {
 	Epoch  string
 }
 
-// A ConnectRequest begins a connection.
+// A ConnectRequest starts a connection.
 type ConnectRequest struct {
 	Token   string
 	Data    []byte
@@ -129,7 +129,7 @@ type SubscribeRequest struct {
 }
 
 // FlagRejectUnrecovered in SubscribeRequest.Flag requests an error in place of a
-// subscription that begins after a gap.
+// subscription that starts after a gap.
 const FlagRejectUnrecovered = 2
 
 // Next decodes the first command of b into c and returns what follows it. What

@@ -87,7 +87,7 @@ func TestRepliesInJSON(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		if !json.Valid(got) {
-			t.Errorf("%s is no JSON", got)
+			t.Errorf("%s is not JSON", got)
 		}
 	}
 	f(`{"id":1,"connect":{"client":"2c7e...","version":"6.9.1 OSS","expires":true,"ttl":3600,"ping":25,"pong":true}}`,

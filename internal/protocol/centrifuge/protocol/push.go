@@ -59,7 +59,7 @@ type Publication struct {
 	Info   *ClientInfo
 	Offset uint64
 	Tags   map[string]string
-	// Delta says that Data makes the payload out of the one before.
+	// Delta reports that Data makes the payload out of the one before.
 	Delta bool
 	Time  int64 // Unix milliseconds; 0 is left out
 	Key   string
@@ -112,10 +112,10 @@ func AppendPush(dst []byte, e Encoding, bare bool, channel string, body PushBody
 
 func (p *Publication) push() (string, int) { return "pub", 4 }
 
-// Join says that a client has come.
+// Join reports that a client has come.
 type Join struct{ Info *ClientInfo }
 
-// Leave says that a client has gone.
+// Leave reports that a client has gone.
 type Leave struct{ Info *ClientInfo }
 
 func (j *Join) push() (string, int)     { return "join", 5 }
@@ -136,7 +136,7 @@ type Message struct{ Data []byte }
 func (m *Message) push() (string, int)    { return "message", 8 }
 func (m *Message) fields(w writer) writer { return w.data("data", 1, m.Data) }
 
-// A Subscription says that the server has subscribed the client.
+// A Subscription reports that the server has subscribed the client.
 type Subscription struct {
 	Recoverable bool
 	Epoch       string
@@ -155,7 +155,7 @@ func (s *Subscription) fields(w writer) writer {
 // connectPush is a ConnectResult as a push.
 type connectPush struct{ *ConnectResult }
 
-// Push returns r as the push that begins a unidirectional connection.
+// Push returns r as the push that starts a unidirectional connection.
 func (r *ConnectResult) Push() PushBody { return connectPush{r} }
 
 func (c connectPush) push() (string, int)    { return "connect", 10 }

@@ -167,7 +167,7 @@ func (c *Claims) details(m json.RawMessage) error {
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(m, &list); err != nil {
-		return badClaim("authorization_details is no list")
+		return badClaim("authorization_details is not a list")
 	}
 	mine := 0
 	for i, entry := range list {
@@ -203,7 +203,7 @@ func (c *Claims) detail(entry json.RawMessage) error {
 		return badClaim("want actions, and 1 to %d topics", MaxMatchers)
 	}
 	if present(v.Payload) && v.Payload[0] != '{' {
-		return badClaim("payload is no object")
+		return badClaim("payload is not an object")
 	}
 	var selectors []Selector
 	for _, t := range v.Topics {
@@ -232,7 +232,7 @@ func grantOf(m json.RawMessage) (s Selector, err error) {
 		Type  *string `json:"match_type"`
 	}
 	if err := json.Unmarshal(m, &v); err != nil || !bytes.HasPrefix(bytes.TrimSpace(m), []byte("{")) {
-		return s, badClaim("a topic is no object")
+		return s, badClaim("a topic is not an object")
 	}
 	if v.Match == nil {
 		return s, badClaim("a topic without match")

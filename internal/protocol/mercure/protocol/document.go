@@ -140,7 +140,7 @@ func ParsePlace(path, hubPath string, d Dialect) (Place, bool) {
 	return p, ok
 }
 
-// A Link says where a hub is, and the position of its history.
+// A Link reports where a hub is, and the position of its history.
 type Link struct {
 	Hub string
 	// LastID is where a subscriber that has this answer is to resume; "" is not said.
@@ -161,7 +161,7 @@ func (l Link) String() string {
 	return b.String()
 }
 
-// quote writes a quoted-string (RFC 9110 §5.6.4); what cannot stand in one is left out.
+// quote writes a quoted-string (RFC 9110 §5.6.4); what cannot appear in one is left out.
 func quote(s string) string {
 	b := []byte{'"'}
 	for i := range len(s) {

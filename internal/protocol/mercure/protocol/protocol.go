@@ -104,7 +104,7 @@ func unescapeForm(s string) (string, bool) {
 	return string(b), true
 }
 
-// hexPair reads the two hexadecimal digits that s begins with.
+// hexPair reads the two hexadecimal digits that s starts with.
 func hexPair(s string) (byte, bool) {
 	if len(s) < 2 {
 		return 0, false

@@ -379,7 +379,7 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-// FuzzUpdate holds what is accepted to what may stand in an event.
+// FuzzUpdate holds what is accepted to what may appear in an event.
 func FuzzUpdate(f *testing.F) {
 	f.Add("topic=a&topic=b&data=x%0Ay&private&id=urn:1&type=t&retry=5")
 	f.Add("topic=%2F.well-known%2F%2e/mercure&id=%00")

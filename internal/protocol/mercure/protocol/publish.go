@@ -125,7 +125,7 @@ func checkID(id string, d Dialect) *Error {
 	case len(id) > MaxID:
 		return tooLong("id", len(id), MaxID, d)
 	case strings.HasPrefix(id, "#"):
-		return bad(`"id" begins with "#".`)
+		return bad(`"id" starts with "#".`)
 	case !utf8.ValidString(id) || strings.ContainsAny(id, "\r\n\x00"):
 		return bad(`"id" is not UTF-8, or has a line end or NUL.`)
 	case d == Draft07:
@@ -157,7 +157,7 @@ func parseRetry(s string) (int, *Error) {
 	}
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
-			return 0, bad(`Invalid "retry" parameter: %.20q is no number of milliseconds.`, s)
+			return 0, bad(`Invalid "retry" parameter: %.20q is not a number of milliseconds.`, s)
 		}
 	}
 	n, err := strconv.ParseInt(s, 10, 64)

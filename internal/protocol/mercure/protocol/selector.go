@@ -12,7 +12,7 @@ import (
 	"github.com/yosida95/uritemplate/v3"
 )
 
-// A Kind says how a selector's text is to be read.
+// A Kind reports how a selector's text is to be read.
 type Kind uint8
 
 // The kinds. "*" is all topics in each of them.
@@ -45,7 +45,7 @@ func KindOf(name string) (Kind, bool) {
 	return 0, false
 }
 
-// A Selector says which topics are meant.
+// A Selector reports which topics are meant.
 type Selector struct {
 	Kind Kind
 	Text string
@@ -103,18 +103,18 @@ func repeats(pattern string) int {
 	return n
 }
 
-// ErrPattern is for what is no URL pattern, or one that is too costly.
+// ErrPattern is for what is not a URL pattern, or one that is too costly.
 var ErrPattern = errors.New("no URL pattern")
 
 // A Compiled is a selector that is ready to match. It may be used by any goroutine,
 // and shared by all who have the same selector: it remembers the last topic that it
-// was asked about, for a message is matched for one subscriber after the other. The
+// was queried about, for a message is matched for one subscriber after the other. The
 // time of a match is linear in the length of the topic.
 type Compiled struct {
 	Selector
 	all      bool
 	template *regexp.Regexp
-	// head and tail are how a topic must begin and end that the template expands to,
+	// head and tail are how a topic must start and end that the template expands to,
 	// inner is what must be between them in this order: nearly all topics are
 	// distinguished by them, at a hundredth of what the expression takes.
 	head, tail string
@@ -153,7 +153,7 @@ func Compile(s Selector, hubURL string) (*Compiled, error) {
 	return c, nil
 }
 
-// compileTemplate returns nil for what is no template.
+// compileTemplate returns nil for what is not a template.
 func compileTemplate(text string) *regexp.Regexp {
 	if !strings.Contains(text, "{") || !utf8.ValidString(text) {
 		return nil
@@ -176,7 +176,7 @@ func compileTemplate(text string) *regexp.Regexp {
 }
 
 // literals are the texts before the first expression of a template, after each and
-// after the last, as far as they stand for themselves.
+// after the last, as far as they are written for themselves.
 func literals(template string) (head string, inner []string, tail string) {
 	at, end := strings.IndexByte(template, '{'), strings.LastIndexByte(template, '}')
 	head, tail = template[:at], template[end+1:]

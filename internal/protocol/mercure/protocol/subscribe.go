@@ -23,7 +23,7 @@ type Request struct {
 	Token string
 }
 
-// Dialects says which are served.
+// Dialects reports which are served.
 type Dialects struct{ Draft07, Draft08 bool }
 
 // Default is in whose words a request is refused that shows none: draft 08's say more, and
@@ -68,7 +68,7 @@ func ParseRequest(query, body, lastEventID string, serve Dialects) (*Request, *E
 	return r, nil
 }
 
-// dialectOf goes by the parameters: topic is of draft 07, match and all that begins
+// dialectOf goes by the parameters: topic is of draft 07, match and all that starts
 // so of draft 08. Hubs of draft 07 do not know match, and pass over it.
 func dialectOf(pairs []Pair, serve Dialects) (Dialect, *Error) {
 	var has Dialects

@@ -11,7 +11,7 @@ const MaxChannel = 164
 // MaxEvent bounds an event name in bytes.
 const MaxEvent = 200
 
-// UserPrefix begins the channel on which the server reaches a user's connections.
+// UserPrefix starts the channel on which the server reaches a user's connections.
 const UserPrefix = "#server-to-user-"
 
 // A Kind is what a channel's prefix says about it.
@@ -60,8 +60,8 @@ func KindOf(channel string) Kind {
 	return 0
 }
 
-// CheckChannel says what is wrong with a channel name: it is 1 to MaxChannel bytes of
-// A-Za-z0-9_-=@,.; and only that of a user begins with "#".
+// CheckChannel reports what is wrong with a channel name: it is 1 to MaxChannel bytes of
+// A-Za-z0-9_-=@,.; and only that of a user starts with "#".
 func CheckChannel(name string) error {
 	switch user, ok := UserOf(name); {
 	case ok && user == "":
@@ -147,7 +147,7 @@ func unhex(c byte) byte {
 	return 16
 }
 
-// CheckSocketID says what is wrong with a socket id: two runs of digits with a dot
+// CheckSocketID reports what is wrong with a socket id: two runs of digits with a dot
 // between them.
 func CheckSocketID(id string) error {
 	a, b, ok := strings.Cut(id, ".")
@@ -172,7 +172,7 @@ func digits(s string) bool {
 // IsClientEvent reports whether a client may give an event this name.
 func IsClientEvent(event string) bool { return strings.HasPrefix(event, "client-") }
 
-// CheckEvent says what is wrong with the name of an event that a server triggers.
+// CheckEvent reports what is wrong with the name of an event that a server triggers.
 func CheckEvent(name string) error {
 	switch {
 	case name == "":

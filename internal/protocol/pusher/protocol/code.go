@@ -9,7 +9,7 @@ const (
 	CloseDisabled      = 4003
 	CloseQuota         = 4004 // too many connections of the app
 	ClosePath          = 4005
-	CloseProtocolForm  = 4006 // protocol= is no number
+	CloseProtocolForm  = 4006 // protocol= is not a number
 	CloseProtocol      = 4007 // a version that is not spoken
 	CloseNoProtocol    = 4008
 	CloseUnauthorized  = 4009 // signed in wrongly, too late, or disconnected by the app

@@ -94,12 +94,12 @@ var (
 	errParams    = errors.New("the query has a parameter twice, or one with & or = in it")
 	errVersion   = errors.New("auth_version must be 1.0")
 	errKey       = errors.New("auth_key is not this app's")
-	errTimestamp = errors.New("auth_timestamp is no number")
+	errTimestamp = errors.New("auth_timestamp is not a number")
 	errBody      = errors.New("body_md5 is not that of the body")
 	errSignature = errors.New("auth_signature is wrong")
 )
 
-// Verify judges the signature of a REST call. It returns the call's parameters, which
+// Verify checks the signature of a REST call. It returns the call's parameters, which
 // are signed, or why it is refused.
 func Verify(r Request, key, secret string, now time.Time) ([]Param, error) {
 	params, err := Params(r.Query)

@@ -58,7 +58,7 @@ func TestVerify(t *testing.T) {
 	f("POST", "/apps/3/events", signed+"&Auth_Key=x", vendorBody, now, "twice")
 	f("POST", "/apps/3/events", strings.Replace(signed, "1.0", "2.0", 1), vendorBody, now, "auth_version")
 	f("POST", "/apps/3/events", strings.Replace(signed, "auth_key=2", "auth_key=3", 1), vendorBody, now, "auth_key")
-	f("POST", "/apps/3/events", strings.Replace(signed, "1353088179", "soon", 1), vendorBody, now, "no number")
+	f("POST", "/apps/3/events", strings.Replace(signed, "1353088179", "soon", 1), vendorBody, now, "not a number")
 	f("POST", "/apps/3/events", strings.Replace(signed, "1353088179", "-9223372036854775808", 1), vendorBody, now, "away")
 	f("POST", "/apps/3/events", "auth_key=%zz", vendorBody, now, "query")
 	f("POST", "/apps/3/events", "", vendorBody, now, "auth_key")

@@ -18,7 +18,7 @@ func archiveOf(n *Node) hub.Archive {
 	n.t.Helper()
 	a, ok := n.Broker.(hub.Archive)
 	if !ok {
-		n.t.Fatalf("%T is no hub.Archive", n.Broker)
+		n.t.Fatalf("%T is not a hub.Archive", n.Broker)
 	}
 	return a
 }

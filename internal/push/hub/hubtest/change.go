@@ -123,7 +123,7 @@ func namespacesCanBeChanged(s *suite) {
 	publish(10, 12)
 	history("7 8 9 10 11")
 	if top := n.End(&ns); !top.Same(last) {
-		s.Errorf("top %v, want %v: a change begins no epoch", top, last)
+		s.Errorf("top %v, want %v: a change starts no epoch", top, last)
 	}
 	if got := texts(n.Await(&ns, "x", 12)); got != "0 1 2 3 4 5 6 7 8 9 10 11" {
 		s.Errorf("arrived: %q", got)

@@ -19,7 +19,7 @@ type Harness struct {
 	// New returns a broker that is not started. All that one Harness returns are
 	// nodes on the same logs, except where Alone is true.
 	New func(t *testing.T) hub.Broker
-	// Alone says that a second broker does not see what the first one stored.
+	// Alone reports that a second broker does not see what the first one stored.
 	Alone bool
 	// Durability of the logs in this run; empty means hub.Stored.
 	Durability hub.Durability
@@ -146,7 +146,7 @@ func changerOf(n *Node) hub.Changer {
 	n.t.Helper()
 	c, ok := n.Broker.(hub.Changer)
 	if !ok {
-		n.t.Fatal("the broker is no hub.Changer")
+		n.t.Fatal("the broker is not a hub.Changer")
 	}
 	return c
 }

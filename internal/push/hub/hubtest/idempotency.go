@@ -38,7 +38,7 @@ func oneKeyStoresOnce(s *suite) {
 	}
 }
 
-// keysAreTheirPublishersOwn: who uses a key first takes it from no other publisher and
+// keysAreTheirPublishersOwn: anyone who uses a key first takes it from no other publisher and
 // no other channel.
 func keysAreTheirPublishersOwn(s *suite) {
 	ns := s.namespace("a")
@@ -61,7 +61,7 @@ func keysAreTheirPublishersOwn(s *suite) {
 	}
 }
 
-// anotherMessageUnderAKeyIsRefused: what differs in anything is not taken for a retry, by
+// anotherMessageUnderAKeyIsRefused: what differs in anything is not treated as a retry, by
 // any node.
 func anotherMessageUnderAKeyIsRefused(s *suite) {
 	ns := s.namespace("a")
@@ -146,7 +146,7 @@ func keysAreLookedUpWithoutStoring(s *suite) {
 	n := s.start(ns)
 	a, ok := n.Broker.(hub.Archive)
 	if !ok {
-		s.Fatal("the broker is no archive")
+		s.Fatal("the broker is not an archive")
 	}
 	look := func(p hub.Publication) Result {
 		got := make(chan Result, 1)

@@ -63,7 +63,7 @@ func secondNodeSeesTheSame(s *suite) {
 	b = s.start(ns)
 	if s.h.Alone {
 		if top := b.End(&ns); top.Epoch == before.Epoch || top.Offset != 0 {
-			s.Errorf("another broker alone begins at %v, this one is at %v", top, before)
+			s.Errorf("another broker alone starts at %v, this one is at %v", top, before)
 		}
 		return
 	}
@@ -161,7 +161,7 @@ func stateIsReported(s *suite) {
 		s.Errorf("ready after start: %v", err)
 	}
 	if err := b.Start(context.Background(), []hub.Namespace{ns}, n.Deliver); err == nil {
-		s.Error("starting twice is no error")
+		s.Error("starting twice is not an error")
 	}
 	if err := n.Close(); err != nil {
 		s.Errorf("close: %v", err)

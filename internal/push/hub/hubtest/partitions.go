@@ -153,7 +153,7 @@ func (s *suite) refusesOneOrder(n *hubOn, ns *hub.Namespace, channels []string) 
 	f("publish to two channels", <-answer)
 }
 
-// inOrder compares what came on channels with the rounds from begin to end.
+// inOrder compares what came on channels with the rounds from start to end.
 func inOrder(s *suite, what string, c *collector, channels []string, begin, end int) {
 	s.Helper()
 	var want []string

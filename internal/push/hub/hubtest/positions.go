@@ -160,7 +160,7 @@ func foreignPositionsAreGaps(s *suite) {
 }
 
 // liveFollowsTheReplay: a subscriber is notified that it is live after all that its shard
-// has of what it asked for, from the ring and from the log, and before anything newer.
+// has of what it requested, from the ring and from the log, and before anything newer.
 func liveFollowsTheReplay(s *suite) {
 	ns := s.namespace("a")
 	ns.Recent = 4

@@ -88,7 +88,7 @@ func offsetsRiseAcrossChannels(s *suite) {
 	for _, name := range names {
 		n.Sub(&ns, name, 0)
 	}
-	acked := publishMany(n, &ns, 4, 400, names...) // the recorder judges the order
+	acked := publishMany(n, &ns, 4, 400, names...) // the recorder checks the order
 	for _, name := range names {
 		ms := n.Await(&ns, name, len(acked[name]))
 		if !slices.Equal(offsets(ms), acked[name]) {
@@ -238,7 +238,7 @@ func errorsAreTheSentinels(s *suite) {
 	f("history when it is too late", err, context.Canceled)
 	n.Sub(&ns, "x", 1) // the failed call left nothing behind
 	if _, err = n.Subscribe(ctx, &ns, Channel(&ns, "x"), 1); err == nil {
-		s.Error("subscribing twice is no error")
+		s.Error("subscribing twice is not an error")
 	}
 	n.Pub(&ns, "x", "still")
 	n.Await(&ns, "x", 1)

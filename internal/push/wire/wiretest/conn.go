@@ -163,7 +163,7 @@ func (c *Conn) EOF() {
 	}
 }
 
-// Closed says whether the other side has nothing more to say and has ended.
+// Closed reports whether the other side has nothing more to say and has ended.
 func (c *Conn) Closed() bool {
 	n, err := c.R.Read(make([]byte, 1))
 	return n == 0 && err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
