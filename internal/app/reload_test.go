@@ -256,7 +256,7 @@ func TestAReloadSetsTheLimits(t *testing.T) {
 	}
 	publish(200, 200, 429)
 	g.refused(t, "per_second", func(c *config.Config) { c.Limits.PerIdentity.PublishRate.PerSecond = -1 })
-	g.refused(t, "no network", func(c *config.Config) {
+	g.refused(t, "not a network", func(c *config.Config) {
 		c.Limits.PerIdentity.PublishRate, c.Limits.Exempt = limit.Rate{}, []string{"nonsense"}
 	})
 	publish(429)

@@ -55,8 +55,8 @@ func TestABadNetworkSaysWhatToWrite(t *testing.T) {
 		}
 	}
 	f(Lists{Allow: []string{"10.0.0.1/8"}}, `allow: "10.0.0.1/8" has bits after its prefix: write 10.0.0.0/8`)
-	f(Lists{Deny: []string{"example.com"}}, `deny: "example.com" is no network`)
-	f(Lists{Deny: []string{"10.0.0.0/33"}}, "is no network")
+	f(Lists{Deny: []string{"example.com"}}, `deny: "example.com" is not a network`)
+	f(Lists{Deny: []string{"10.0.0.0/33"}}, "is not a network")
 	f(Lists{Deny: []string{"fe80::1%eth0"}}, "no zone")
 	f(Lists{Deny: []string{"::ffff:0:0/90"}}, "at least 96")
 	f(Lists{Allow: []string{"10.0.0.0/8"}, Deny: []string{"10.0.0.0/8"}}, "is in allow as well")
