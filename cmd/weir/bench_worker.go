@@ -137,7 +137,7 @@ func (w *worker) name(of int) string {
 
 // runWorkers makes the load in n processes. A process that dies is named in died;
 // the result is then of the others, and Partial. connected may be nil; it is called when all have their
-// connections, and they begin when it returns.
+// connections, and they start when it returns.
 func runWorkers(ctx context.Context, spec loadgen.Spec, n int, connected func(context.Context) error, show func(loadgen.Snapshot)) (r *loadgen.Result, died, err error) {
 	if _, err := spec.Split(n); err != nil {
 		return nil, nil, usage("fewer processes, or more connections", "--processes %d: %w", n, err)

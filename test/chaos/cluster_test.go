@@ -256,7 +256,7 @@ func (w *world) since(began time.Time, before []int64) (all []time.Duration) {
 	return all
 }
 
-// timeline says when what was back after a kill at began: publications, and of the subscribers that
+// timeline reports when what was back after a kill at began: publications, and of the subscribers that
 // were served less often in before their connections, their service and their first message.
 func (w *world) timeline(began time.Time, before []int64) string {
 	first := time.Duration(0)

@@ -147,7 +147,7 @@ func TestTheFrontSaysWhatIsWrong(t *testing.T) {
 	f("per_address.connections: -1 is negative", FrontConfig{PerAddress: AddressLimits{Connections: -1}})
 	f("per_address.connect_rate.per_second", FrontConfig{PerAddress: AddressLimits{ConnectRate: Rate{PerSecond: -1}}})
 	f("per_identity.publish_rate.burst", FrontConfig{PerIdentity: IdentityLimits{PublishRate: Rate{Burst: 1}}})
-	f(`exempt: "all" is no network`, FrontConfig{Exempt: []string{"all"}})
+	f(`exempt: "all" is not a network`, FrontConfig{Exempt: []string{"all"}})
 	f("buckets: -1", FrontConfig{Buckets: -1})
 }
 
