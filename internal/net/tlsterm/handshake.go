@@ -193,7 +193,7 @@ func (h *handshake) refuse(c *eventloop.Conn, b []byte, err error) {
 	h.t.log.Debug("no handshake", "conn", c.ID(), "peer", c.Peer(), "err", err)
 	if looksLikeHTTP(b) {
 		c.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 37\r\n\r\n" +
-			"this port speaks TLS: start https://\n"))
+			"this port speaks TLS: use https://\n"))
 	} else {
 		alert := uint8(alertUnexpectedMessage)
 		if e, ok := errors.AsType[*recordError](err); ok {
