@@ -172,10 +172,10 @@ pushd docs/site >/dev/null && CGO_ENABLED=0 GOFLAGS=$flags gotest "" ./... && po
 [ -z "$fresh" ] || joined debian
 joined checks
 # Alone, for the same reason, what measures; the others mostly wait.
-measure='/test/(crosscheck|observe)$'
+measure='/test/(conformance|crosscheck|observe)$'
 # shellcheck disable=SC2046 # the lists are words
 gotest -v -race -count=1 -p 1 -parallel 6 -timeout 15m $(go list ./test/... | grep -E "$measure")
 # shellcheck disable=SC2046
-gotest -v -race -count=1 -p 3 -parallel 4 -timeout 15m $(go list ./test/... | grep -vE "$measure")
+gotest -v -race -count=1 -p 3 -timeout 15m $(go list ./test/... | grep -vE "$measure")
 
 finish

@@ -86,7 +86,7 @@ func (c *trial) sites(servers int) *sites {
 	s.world = &world{trial: c, node: s.b.node}
 	s.whole(s.b, "a")
 	s.world = c.onBoth([]*judge.Server{s.b.node, s.a.node}, &atomic.Int64{}, load{
-		subscribers: c.size(100), rate: 200, options: exact, others: []string{s.a.node.Public}, continued: true,
+		subscribers: c.size(100), rate: 200, options: byChannel, others: []string{s.a.node.Public}, continued: true,
 	})
 	return s
 }

@@ -46,6 +46,10 @@ type load struct {
 // exact is a history that misses, repeats and gives up nothing.
 var exact = history.Options{ExactlyOnce: true, NoGaps: true}
 
+// byChannel is exact where live messages can be lost between servers: such a message is read from the log, and
+// those of other channels do not wait for it.
+var byChannel = history.Options{ExactlyOnce: true, NoGaps: true, ByChannel: true}
+
 // under puts node under load and returns when it is served.
 func (c *trial) under(node *judge.Server, l load) *world {
 	c.Helper()

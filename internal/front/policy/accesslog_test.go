@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // logged plays requests through a set with an access log and returns the lines.

@@ -130,7 +130,8 @@ func TestEnginesMoveConnections(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		line(t, a, "5\n", "new:half\n3\nnew:5\n")
+		line(t, a, "", "new:half\n3\n")
+		line(t, a, "5\n", "new:5\n")
 		if old, fresh := g.Loops()[0].Stats(), other.Loops()[0].Stats(); old.Moved != 1 || fresh.Arrived != 1 {
 			t.Errorf("%d moved, %d arrived", old.Moved, fresh.Arrived)
 		}

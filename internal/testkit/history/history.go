@@ -72,6 +72,10 @@ type Options struct {
 	// NoGaps makes a gap notice a fault if it gives up a message without a change
 	// of epoch: for tests whose history is wide enough to keep everything.
 	NoGaps bool
+	// ByChannel requires the order of the log within each channel only: a stream of several channels may
+	// receive a message behind a later one of another channel, as it does where a live message was
+	// lost between two servers and had to be read from the log.
+	ByChannel bool
 }
 
 // A Checker collects a history. Its methods may be called from any goroutine;

@@ -410,6 +410,36 @@ func TestFaultsOfTheLogItself(t *testing.T) {
 	})
 }
 
+// By channel, a message may come behind a later one of another channel, and of its own it may not.
+func TestOrderByChannel(t *testing.T) {
+	for _, byChannel := range []bool{false, true} {
+		c := New(Options{ExactlyOnce: true, ByChannel: byChannel})
+		s := c.Stream("s", []string{"a", "b"}, nil)
+		for i, ch := range []string{"a", "b", "a", "b"} {
+			c.Published(ch, Position{"e", uint64(i + 1)}, fmt.Sprint("m", i+1))
+		}
+		for _, m := range []struct {
+			channel string
+			offset  uint64
+		}{{"b", 2}, {"a", 1}, {"b", 4}, {"a", 3}} {
+			s.Received(m.channel, Position{"e", m.offset}, fmt.Sprint("m", m.offset))
+		}
+		r := c.Report()
+		if faults := r.Count(Reordered); byChannel != r.OK() || !byChannel && faults != 2 || byChannel && r.Late != 2 {
+			t.Errorf("by channel %v: %v", byChannel, r)
+		}
+	}
+	c := New(Options{ExactlyOnce: true, ByChannel: true})
+	s := c.Stream("s", []string{"a"}, nil)
+	c.Published("a", Position{"e", 1}, "m1")
+	c.Published("a", Position{"e", 2}, "m2")
+	s.Received("a", Position{"e", 2}, "m2")
+	s.Received("a", Position{"e", 1}, "m1")
+	if r := c.Report(); r.Count(Reordered) != 1 {
+		t.Errorf("in one channel: %v", r)
+	}
+}
+
 func TestReportReadsWell(t *testing.T) {
 	c := New(Options{})
 	s := c.Stream("ws-7", []string{"a"}, map[string]Position{"default": {"e1", 0}})

@@ -48,6 +48,7 @@ type Report struct {
 	Cuts      int
 	Gaps      int // gap notices
 	Excused   int // messages that did not come and were covered by a gap notice
+	Late      int // events behind a later message of another channel, with Options.ByChannel
 	// Faults by stream, in the order of the streams' beginning.
 	Faults []Fault
 }
@@ -75,6 +76,9 @@ func (r *Report) String() string {
 	fmt.Fprintf(&b, "%d streams received %d events of %d acknowledged and %d unanswered publications (%d of them stored); "+
 		"%d cuts, %d repeats, %d gaps that excuse %d messages", r.Streams, r.Received, r.Published, r.Unknown, r.Stored,
 		r.Cuts, r.Repeats, r.Gaps, r.Excused)
+	if r.Late > 0 {
+		fmt.Fprintf(&b, ", %d events behind later ones of other channels", r.Late)
+	}
 	if r.OK() {
 		b.WriteString("; nothing wrong\n")
 		return b.String()
@@ -111,6 +115,7 @@ func (c *Checker) Report() *Report {
 		}
 		r.Received += s.received
 		r.Repeats += s.repeats
+		r.Late += s.late
 		r.Cuts += s.cuts
 		r.Gaps += s.gaps
 	}

@@ -15,6 +15,7 @@ type Stream struct {
 	tally    tally
 	received int
 	repeats  int // allowed ones
+	late     int // came after a later message of another channel, with Options.ByChannel
 	cuts     int
 	gaps     int
 	stopped  bool
@@ -44,6 +45,8 @@ type segment struct {
 	seen bitset
 	high uint64 // the largest offset seen, or from
 	conn uint64 // the largest offset seen on this connection
+	// last is the largest offset seen of each channel; nil unless Options.ByChannel.
+	last map[int32]uint64
 	// Declared gaps.
 	excused []span
 }
@@ -99,7 +102,7 @@ func (s *Stream) Received(channel string, at Position, id string) {
 	if !ok && subscribed {
 		s.differs(at, claim{s, sub.number, id}, known)
 	}
-	s.order(sg, at, id)
+	s.order(sg, sub.number, at, id)
 }
 
 // foreign is the subscription that a channel without one would have.
@@ -163,11 +166,13 @@ func (v *view) begin(sg *segment) {
 	v.cur = sg
 }
 
-func (s *Stream) order(sg *segment, at Position, id string) {
+func (s *Stream) order(sg *segment, channel int32, at Position, id string) {
 	off := at.Offset
 	switch again := sg.seen.has(off); {
 	case !again && off > sg.high:
 		sg.high = off
+	case !again && off > sg.from && s.c.opts.ByChannel && off > sg.last[channel]:
+		s.late++
 	case !again && off > sg.from:
 		s.tally.add(Reordered, func() string { return fmt.Sprintf("%v %q came after %v", at, id, Position{at.Epoch, sg.high}) })
 	case s.cuts > 0 && !s.c.opts.ExactlyOnce && off > sg.conn:
@@ -181,6 +186,12 @@ func (s *Stream) order(sg *segment, at Position, id string) {
 	}
 	sg.seen.set(off)
 	sg.conn = max(sg.conn, off)
+	if s.c.opts.ByChannel {
+		if sg.last == nil {
+			sg.last = map[int32]uint64{}
+		}
+		sg.last[channel] = max(sg.last[channel], off)
+	}
 }
 
 // Cut records that the connection ended, by whichever side.

@@ -2,9 +2,10 @@ package protocol
 
 import (
 	"encoding/binary"
-	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 	"maps"
 	"slices"
+
+	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
 // AppendCommand appends c as a client sends it.
