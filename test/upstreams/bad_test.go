@@ -161,7 +161,7 @@ func sicknesses() []sickness {
 		}, 502, "", "interim_replies"},
 		{"switches unasked", silent("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n"), 502, "", "bad_reply"},
 		{"more than it said", keeps(head + "1234567890HTTP/1.1 200 OK\nContent-Length: 4\n\nevil"), 200, "1234567890", ""},
-		// It says that it closes: the next request must not find its connection open for another 2 ms.
+		// Its reply closes the connection: the next request must not find it open for another 2 ms.
 		{"slow bytes", dribbles("HTTP/1.1 200 OK\nConnection: close\nContent-Length: 10\n\n1234567890", 2*time.Millisecond), 200, "1234567890", ""},
 		{"closes at once when idle", says(head + "1234567890"), 200, "1234567890", ""},
 		{"says close", says("HTTP/1.1 200 OK\nConnection: close\n\n1234567890"), 200, "1234567890", ""},

@@ -23,7 +23,7 @@ func burst() Indicator {
 		Name: "burst", Number: "7", Title: "Burst of three times the base load",
 		Definition: "Nine parts of market data, snapshots of 4 KiB with 200 subscribers that take them compressed, and one part of orders at 0.6 of the capacity, then three times that, then the base load again. The capacity is the highest rate of the same mix without classes whose P95 is at most 15 ms.",
 		Target:     "P95 of the admitted ≤ 15 ms, no order refused, goodput ≥ 0.95 of the capacity, P99 back within 1.5 times the base's after at most 10 s, no disconnects",
-		Method:     "An open model over loopback. The gateway has one half of the processors and the load, readers included, the other, if there are two or more: the report names them. The capacity is found so just before. Each length of burst is a trial.",
+		Method:     "An open model over loopback. The gateway has one half of the processors and the load, readers included, the other, where there are at least four: the report names them. The capacity is found so just before. Each length of burst is a trial.",
 		criteria: []criterion{
 			{name: "p95", what: "P95 of the admitted in the burst", kind: atMost, limit: 0.015, unit: seconds, timed: true},
 			{name: "refused orders", what: "orders refused or failed", kind: none, timed: true},

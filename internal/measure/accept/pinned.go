@@ -8,12 +8,16 @@ import (
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
+// pinFrom is with how many processors the gateway and the load have processors of their own.
+const pinFrom = 4
+
 // pin divides the processors for a measurement: the gateways that are started from now on have the first half of
 // them, and the load, which is this process, the rest, until undo. Under overload the load takes the more the more
-// is refused: on the same processors it would take them from the gateway. With one processor both share it.
+// is refused: on the same processors it would take them from the gateway. With fewer than four, one would be too
+// few for the load, and its own delays would be measured: both share them.
 func pin(w *world) (undo func()) {
 	all, err := sys.CPUs()
-	if err != nil || len(all) < 2 {
+	if err != nil || len(all) < pinFrom {
 		w.ev.note("The load and the gateway share the processors.")
 		return func() {}
 	}
