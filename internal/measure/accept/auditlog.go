@@ -21,13 +21,13 @@ func auditLog() Indicator {
 	return Indicator{
 		Name: "audit", Title: "Admin audit log",
 		Definition: "Changes on the admin listener by several clients at once, while the process is killed (kill -9) and started again on the same log.",
-		Target:     "every answered change is on record with its answer, each client's in order; the chain is whole; what is changed, removed or moved in it is found; P99 of a change ≤ 1 s",
+		Target:     "every answered change is on record with its answer, each client's in order; the chain is complete; what is changed, removed or moved in it is found; P99 of a change ≤ 1 s",
 		Method:     "Each client numbers its changes. The log is read after the last kill; then copies of it are tampered with, in each of several ways, and checked.",
 		criteria: []criterion{
 			{name: "missing", what: "answered changes that are not on record", kind: none},
 			{name: "unanswered", what: "answered changes without their answer on record", kind: none},
 			{name: "order", what: "changes out of their client's order", kind: none},
-			{name: "broken", what: "starts on which the chain was not whole", kind: none},
+			{name: "broken", what: "starts on which the chain was not complete", kind: none},
 			{name: "unseen", what: "tampering that was not found", kind: none},
 			{name: "kills", what: "kills", kind: some},
 			{name: "p99", what: "P99 of a change", kind: atMost, limit: 1, unit: seconds, timed: true},
