@@ -55,26 +55,26 @@ var quickElections = sync.OnceFunc(func() {
 
 // elections wakes those who wait for the leader of a log. The zero value is ready.
 type elections struct {
-	mu   sync.Mutex
-	held chan struct{} // closed with the next one; nil while no one waits
+	mu      sync.Mutex
+	changed chan struct{} // closed with the next one; nil while no one waits
 }
 
 // next returns what is closed when a log has another leader.
 func (e *elections) next() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held == nil {
-		e.held = make(chan struct{})
+	if e.changed == nil {
+		e.changed = make(chan struct{})
 	}
-	return e.held
+	return e.changed
 }
 
 // note wakes all. It is the client library's callback for the news of an election.
 func (e *elections) note(*natsgo.Msg) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held != nil {
-		close(e.held)
-		e.held = nil
+	if e.changed != nil {
+		close(e.changed)
+		e.changed = nil
 	}
 }

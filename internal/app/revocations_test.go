@@ -232,13 +232,12 @@ func TestARevocationEndsClientsOnAllNodes(t *testing.T) {
 	}
 }
 
-// TestARevocationIsStoredWhenNATSIsBack revokes a subject while NATS is away: the node that was asked refuses it
-// at once and says that others do not, and they do when NATS is back. One that was ended by another node
-// ends here when the store is read again.
-func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
+// natsThatComesBack starts a NATS server, which away ends and serve starts again with what it has stored.
+func natsThatComesBack(t *testing.T) (url string, serve, away func()) {
+	t.Helper()
 	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
 	var srv *server.Server
-	serve := func() {
+	serve = func() {
 		t.Helper()
 		var err error
 		if srv, err = server.NewServer(&o); err != nil {
@@ -249,11 +248,18 @@ func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
 			t.Fatal("the NATS server is not ready")
 		}
 	}
-	away := func() { srv.Shutdown(); srv.WaitForShutdown() }
+	away = func() { srv.Shutdown(); srv.WaitForShutdown() }
 	serve()
 	t.Cleanup(func() { away() })
-	url := srv.ClientURL()
 	o.Port = srv.Addr().(*net.TCPAddr).Port
+	return srv.ClientURL(), serve, away
+}
+
+// TestARevocationIsStoredWhenNATSIsBack revokes a subject while NATS is away: the node that was asked refuses it
+// at once and says that others do not, and they do when NATS is back. One that was ended by another node
+// ends here when the store is read again.
+func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
+	url, serve, away := natsThatComesBack(t)
 	alice := tokenOf(t, "alice", nil)
 	here, there := newHolder(t, startRevoking(t, url)), newHolder(t, startRevoking(t, url))
 	away()

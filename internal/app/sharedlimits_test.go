@@ -2,13 +2,10 @@ package app
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/broker/nats/natstest"
 	"github.com/weir-gateway/weir/internal/app/config"
@@ -177,24 +174,8 @@ func TestThreeNodesHaveOneLimit(t *testing.T) {
 // TestWithoutNATSEachNodeHasItsPart takes NATS away: three nodes let a third each through, and one limit
 // together when it is back. The part of a node that has left is the others'.
 func TestWithoutNATSEachNodeHasItsPart(t *testing.T) {
-	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
-	var srv *server.Server
-	serve := func() {
-		t.Helper()
-		var err error
-		if srv, err = server.NewServer(&o); err != nil {
-			t.Fatal(err)
-		}
-		srv.Start()
-		if !srv.ReadyForConnections(trial.Patience) {
-			t.Fatal("the NATS server is not ready")
-		}
-	}
-	away := func() { srv.Shutdown(); srv.WaitForShutdown() }
-	serve()
-	t.Cleanup(func() { away() })
-	o.Port = srv.Addr().(*net.TCPAddr).Port
-	l := startLimited(t, srv.ClientURL(), 3)
+	url, serve, away := natsThatComesBack(t)
+	l := startLimited(t, url, 3)
 
 	away()
 	l.wantShared(3, true)

@@ -173,23 +173,6 @@ func (t *Table) TakeN(key uint64, q Quota, now, n int64) (wait time.Duration, ok
 	}
 }
 
-// Give puts back a token that Take took, unless the bucket was forgotten meanwhile.
-func (t *Table) Give(key uint64, q Quota) {
-	s := &t.sets[key&t.mask]
-	for way := s.find(key); way >= 0; {
-		tat := s.tat[way].Load()
-		if s.key[way].Load() != key {
-			return
-		}
-		if s.tat[way].CompareAndSwap(tat, tat-q.step) {
-			if x := t.sharing.Load(); x != nil && !q.local {
-				x.spend(key&t.mask, way, -q.step)
-			}
-			return
-		}
-	}
-}
-
 func (s *set) find(key uint64) int {
 	for i := range s.key {
 		if s.key[i].Load() == key {
