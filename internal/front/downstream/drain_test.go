@@ -66,6 +66,41 @@ func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
 	streams.Wait()
 }
 
+// TestEventStreamsAreCountedUntilTheyEnd has event streams that end by their client, their backend or
+// an error: a drain would wait for one that is still counted.
+func TestEventStreamsAreCountedUntilTheyEnd(t *testing.T) {
+	end := make(chan struct{})
+	g := start(t, settings{}, wiretest.Peer(t, func(_ int, c *wiretest.Conn) {
+		req, _, ok := c.Request()
+		if !ok {
+			return
+		}
+		c.Say("HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n1\n:\n")
+		<-end
+		if req.URL.Path == "/complete" {
+			c.Say("0\n\n")
+		}
+	}))
+	f := func(path string) *wiretest.Conn {
+		w := g.dial()
+		w.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+		if _, err := io.ReadFull(w.Response().Body, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	client := f("/")
+	f("/complete")
+	f("/cut")
+	if n := g.front.Streams(); n != 3 {
+		t.Fatalf("%d streams are counted, want 3", n)
+	}
+	client.Close()
+	trial.Eventually(t, "the client's is over", func() bool { return g.front.Streams() == 2 })
+	close(end)
+	trial.Eventually(t, "all are over", func() bool { return g.front.Streams() == 0 })
+}
+
 func TestDrainLeavesOtherRepliesTheirEnd(t *testing.T) {
 	more := make(chan struct{})
 	g := start(t, settings{}, backend(t, func(w http.ResponseWriter, _ *http.Request) {

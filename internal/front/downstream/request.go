@@ -122,9 +122,6 @@ func (r *request) admitPage() bool {
 func (r *request) release() {
 	r.forwarding.over()
 	l := r.h.loopState
-	if r.forwarding.reply.events != nil {
-		l.streams.Add(-1)
-	}
 	r.clear()
 	r.seq++
 	r.origin, r.trailer = r.origin[:0], r.trailer[:0]
@@ -147,8 +144,13 @@ func (r *request) clear() {
 	r.forwarding.reply.forwarding = &r.forwarding
 }
 
-// over reports to the route how the request ended.
+// over reports to the route how the request ended, and the event stream of a backend is no
+// longer counted. Calls after the first have no effect.
 func (r *forwarding) over() {
+	if r.reply.events != nil {
+		r.reply.events = nil
+		r.h.loopState.streams.Add(-1)
+	}
 	if m := r.mirror; m != nil {
 		m.drop()
 	}
