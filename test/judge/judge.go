@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,13 +21,24 @@ import (
 )
 
 // Root returns the module's directory.
-func Root() string {
-	_, file, _, ok := runtime.Caller(0)
-	if !ok || !filepath.IsAbs(file) {
-		panic("judge: build the tests without -trimpath: they read files of the source tree")
+func Root() string { return root() }
+
+// root looks for it from the test's own directory on: the program may be built without the names
+// of its sources. Modules within it have a go.mod as well, but no settings of the linter.
+var root = sync.OnceValue(func() string {
+	dir, err := os.Getwd() // go test starts a test in its package's directory
+	if err != nil {
+		panic(err)
 	}
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
-}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, ".golangci.yml")); err == nil {
+			return at
+		}
+		if at == filepath.Dir(at) {
+			panic("judge: " + dir + " is not in the source tree, of which the tests read files")
+		}
+	}
+})
 
 // Path returns the absolute path of a file of the module.
 func Path(elem ...string) string { return filepath.Join(append([]string{Root()}, elem...)...) }
@@ -77,6 +87,9 @@ var flags = [2][]string{
 	Plain: {"-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"},
 }
 
+// cgo is what the race detector needs, and what is shipped does without. The tests may run without.
+var cgo = [2]string{Race: "CGO_ENABLED=1", Plain: "CGO_ENABLED=0"}
+
 // Binary builds weir once per test process and returns its path. JUDGED_BINARY
 // names another one to judge, for both kinds.
 func Binary(t testing.TB, kind Build) string {
@@ -110,10 +123,7 @@ func build(kind Build) (path string, err error) {
 	}
 	args := slices.Concat([]string{"build", "-o", shared}, flags[kind], []string{"./cmd/weir"})
 	cmd := exec.Command("go", args...)
-	cmd.Dir, cmd.Env = Root(), os.Environ()
-	if kind == Plain {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
-	}
+	cmd.Dir, cmd.Env = Root(), append(os.Environ(), cgo[kind])
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
