@@ -27,8 +27,9 @@ test: ## everything: installs what the judges need, unit tests, real clients, ou
 test-fresh: ## everything again, in a minimal Debian root of its own (as root)
 	bash test/fresh.sh
 
+# With the settings of go vet and the tests, what these have compiled serves.
 lint: $(LINT) ## golangci-lint
-	$(LINT) run ./...
+	CGO_ENABLED=1 GOFLAGS="$(filter-out -trimpath -tags=%,$(GOFLAGS)) -race" $(LINT) run ./...
 
 $(LINT):
 	GOBIN=$(CACHE)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
