@@ -87,6 +87,11 @@ type readable struct {
 		next   *flight
 		flying bool
 		over   bool // no more of them
+
+		// The reads for channels whose subscribers resume, and what the last one has read.
+		resume   *resumption
+		resuming bool
+		kept     *stretch
 	}
 }
 

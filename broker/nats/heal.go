@@ -140,7 +140,11 @@ func (s *stream) catchUp(in info, all bool) error {
 		s.declareRemoved(in)
 	}
 	l := s.laggards(end.seq, all)
-	missing, unsure, from, err := s.missing(l, end, all)
+	var unsure []string
+	missing, from, known, err := s.missedInLog(l, end.seq)
+	if err == nil && !known {
+		missing, unsure, from, err = s.missing(l, end, all)
+	}
 	lacks := len(missing) > 0
 	if err == nil && l.whole {
 		lacks = lacks || l.wholeSince < end.seq
@@ -151,9 +155,7 @@ func (s *stream) catchUp(in info, all bool) error {
 			return errMissing
 		}
 		s.repairs.holes.Add(1)
-		if err = s.reportGaps(in, missing); err == nil {
-			err = s.scan(in, from, end.seq)
-		}
+		err = s.scan(in, from, end.seq, missing)
 	}
 	if err != nil {
 		return err
@@ -313,14 +315,21 @@ func (s *logReader) newestOf(subjects []string, since uint64, end ending) (page,
 const maxTries = 20
 
 // scan reads the log, which is in, from since to upTo, where there is a message, and delivers
-// what the joined channels miss.
-func (s *stream) scan(in info, since, upTo uint64) error {
+// what the joined channels miss: missing are those. Where sequences are not there, which a log without
+// them proves not to matter, it first finds out whether retention removed messages of these.
+func (s *stream) scan(in info, since, upTo uint64, missing []string) error {
 	for try := 1; since < upTo; {
 		p, err := s.b.reads.get(s.life(), s.direct(), query{Seq: since + 1, Batch: readBatch})
 		if err != nil {
 			return err
 		}
 		for _, st := range p.messages {
+			if st.seq > since+1 && since < upTo {
+				if err := s.reportGaps(in, missing); err != nil {
+					return err
+				}
+				missing = nil
+			}
 			if st.seq > upTo {
 				return nil
 			}
@@ -342,6 +351,9 @@ func (s *stream) scan(in info, since, upTo uint64) error {
 		case len(p.messages) > 0 && p.pending > 0:
 			try = 1
 		case s.opts.Load().Replicas <= 1:
+			if since < upTo {
+				return s.reportGaps(in, missing)
+			}
 			return nil
 		case since < upTo:
 			if try++; try > maxTries {

@@ -41,8 +41,9 @@ import (
 )
 
 var (
-	_ hub.Broker = (*Broker)(nil)
-	_ hub.Opener = (*Broker)(nil)
+	_ hub.Broker  = (*Broker)(nil)
+	_ hub.Opener  = (*Broker)(nil)
+	_ hub.Resumer = (*Broker)(nil)
 )
 
 // Broker is a hub.Broker on NATS. The zero value is not usable: see New.

@@ -260,5 +260,5 @@ func finish(s *stream, upTo uint64) error {
 		return err
 	}
 	s.repairs.holes.Add(1)
-	return s.scan(info{}, from, upTo)
+	return s.scan(info{}, from, upTo, nil)
 }

@@ -15,6 +15,12 @@ import (
 // subscription is made, then the end of the log is asked for behind it: what is
 // stored after that end finds the subscription in its place.
 func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel string, tail int) (hub.Snapshot, error) {
+	return b.SubscribeSince(ctx, ns, channel, tail, nil)
+}
+
+// SubscribeSince is Subscribe for a subscriber that resumes from since: where that is close to the
+// log's end, channels that come together are read together.
+func (b *Broker) SubscribeSince(ctx context.Context, ns *hub.Namespace, channel string, tail int, since hub.Positions) (hub.Snapshot, error) {
 	s, err := b.stream(ns)
 	if err == nil && channel == "" {
 		err = fmt.Errorf("%w: it is empty", hub.ErrBadChannel)
@@ -27,20 +33,20 @@ func (b *Broker) Subscribe(ctx context.Context, ns *hub.Namespace, channel strin
 	}
 	var snap hub.Snapshot
 	err = b.again(ctx, func() (err error) {
-		snap, err = s.subscribe(ctx, channel, tail)
+		snap, err = s.subscribe(ctx, channel, tail, since)
 		return err
 	})
 	return snap, err
 }
 
-func (s *readable) subscribe(ctx context.Context, channel string, tail int) (hub.Snapshot, error) {
+func (s *readable) subscribe(ctx context.Context, channel string, tail int, since hub.Positions) (hub.Snapshot, error) {
 	c, tok, err := s.open(channel)
 	if err != nil {
 		return hub.Snapshot{}, err
 	}
 	var snap hub.Snapshot
 	if s.durable() {
-		snap, err = s.join(ctx, c, tok, tail)
+		snap, err = s.join(ctx, c, tok, tail, since)
 	} else {
 		err = s.settle(ctx)
 	}
@@ -147,57 +153,50 @@ func (s *readable) settle(ctx context.Context) error {
 	}
 }
 
+// A joinRead is what was read of a channel for its snapshot: ms are all of its messages after floor and up to
+// the end of the log, which was in.
+type joinRead struct {
+	in    info
+	ms    []stored
+	floor uint64
+	first uint64 // as Snapshot.FirstRetained
+	// proven says that nothing can have been left out; otherwise an auditor looks into suspect.
+	proven  bool
+	suspect suspect
+}
+
 // join takes the snapshot of a subscription that was made. When something may
 // have been lost on the way here in the meantime it begins again.
-func (s *readable) join(ctx context.Context, c *channel, tok string, tail int) (hub.Snapshot, error) {
+func (s *readable) join(ctx context.Context, c *channel, tok string, tail int, since hub.Positions) (hub.Snapshot, error) {
 	for {
 		s.mu.Lock()
 		faults := s.faults
 		s.mu.Unlock()
-		in, err := s.info(ctx)
+		r, ok, err := s.resumes(ctx, tok, tail, since)
+		if err == nil && !ok {
+			r, ok, err = s.readChannel(ctx, tok, tail)
+		}
 		if err != nil {
 			return hub.Snapshot{}, err
 		}
-		snap := hub.Snapshot{Top: in.top(), Floor: in.last}
-		var ms []stored
-		if tail > 0 && in.last > 0 {
-			if ms, snap.Floor, err = s.tail(ctx, tok, in, tail); err != nil {
-				return hub.Snapshot{}, err
-			}
-			if err := s.verifyRead(ctx, in); err != nil && s.epochNow() == in.epoch {
-				return hub.Snapshot{}, err
-			} else if err != nil {
-				continue // in its new epoch
-			}
+		if !ok {
+			continue // in the log's new epoch
 		}
-		copied := s.opts.Load().Replicas > 1
-		proven := !copied && snap.Floor == 0 || tail == 0 || snap.Floor == in.last || tok == anyToken
-		read := suspect{tok: tok, since: snap.Floor, upTo: in.last}
-		if in.gone && copied && tok != anyToken { // a replica may have it still
-			last, err := s.lastGone(ctx, tok)
-			if err != nil {
-				return hub.Snapshot{}, err
-			}
-			ms = slices.DeleteFunc(ms, func(st stored) bool { return st.seq <= last.upTo })
-			read.since = max(read.since, last.upTo)
-		}
-		if read.n = len(ms); !copied {
-			read.n = -1
-		}
-		snap.Messages = s.messages(tok, ms, in.epoch)
+		in := r.in
+		snap := hub.Snapshot{Top: in.top(), Floor: r.floor, FirstRetained: r.first, Messages: s.messages(tok, r.ms, in.epoch)}
 		s.mu.Lock()
 		same := s.faults == faults && s.epoch == in.epoch && c.before <= in.last && s.verified()
 		if same {
 			c.joined = true
 			c.last = max(c.last, in.last)
-			if n := len(ms); n > 0 {
-				c.prev = max(c.prev, ms[n-1].seq)
+			if n := len(r.ms); n > 0 {
+				c.prev = max(c.prev, r.ms[n-1].seq)
 			}
 		}
 		s.mu.Unlock()
 		if same {
-			if !proven {
-				s.auditor.add(read)
+			if !r.proven {
+				s.auditor.add(r.suspect)
 			}
 			return snap, nil
 		}
@@ -209,6 +208,41 @@ func (s *readable) join(ctx context.Context, c *channel, tok string, tail int) (
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// readChannel reads the newest messages of the channel called tok, up to tail; ok is false if the log began a
+// new epoch meanwhile.
+func (s *readable) readChannel(ctx context.Context, tok string, tail int) (r joinRead, ok bool, err error) {
+	in, err := s.info(ctx)
+	if err != nil {
+		return r, false, err
+	}
+	r = joinRead{in: in, floor: in.last}
+	if tail > 0 && in.last > 0 {
+		if r.ms, r.floor, err = s.tail(ctx, tok, in, tail); err != nil {
+			return r, false, err
+		}
+		if err := s.verifyRead(ctx, in); err != nil && s.epochNow() == in.epoch {
+			return r, false, err
+		} else if err != nil {
+			return r, false, nil
+		}
+	}
+	copied := s.opts.Load().Replicas > 1
+	r.proven = !copied && r.floor == 0 || tail == 0 || r.floor == in.last || tok == anyToken
+	r.suspect = suspect{tok: tok, since: r.floor, upTo: in.last}
+	if in.gone && copied && tok != anyToken { // a replica may have it still
+		last, err := s.lastGone(ctx, tok)
+		if err != nil {
+			return r, false, err
+		}
+		r.ms = slices.DeleteFunc(r.ms, func(st stored) bool { return st.seq <= last.upTo })
+		r.suspect.since = max(r.suspect.since, last.upTo)
+	}
+	if r.suspect.n = len(r.ms); !copied {
+		r.suspect.n = -1
+	}
+	return r, true, nil
 }
 
 // messages turns what was read of the channel called tok into messages.

@@ -73,6 +73,14 @@ func (o offers) Continues(ns *hub.Namespace, epoch string) []hub.Position {
 	return nil
 }
 
+// SubscribeSince implements hub.Resumer.
+func (o offers) SubscribeSince(ctx context.Context, ns *hub.Namespace, channel string, tail int, since hub.Positions) (hub.Snapshot, error) {
+	if r, ok := o.Broker.(hub.Resumer); ok {
+		return r.SubscribeSince(ctx, ns, channel, tail, since)
+	}
+	return o.Broker.Subscribe(ctx, ns, channel, tail)
+}
+
 // Opened implements hub.Opener.
 func (o offers) Opened() time.Time {
 	if b, ok := o.Broker.(hub.Opener); ok {

@@ -121,6 +121,14 @@ type Opener interface {
 	Opened() time.Time
 }
 
+// A Resumer is a Broker that reads less, or less often, if it knows where subscribers resume.
+type Resumer interface {
+	// SubscribeSince is Broker.Subscribe for a subscriber that resumes from since, with the positions of
+	// other logs among them. It changes only what the Snapshot holds: that need not be the newest tail messages if
+	// all that are after the position of ns are there.
+	SubscribeSince(ctx context.Context, ns *Namespace, channel string, tail int, since Positions) (Snapshot, error)
+}
+
 // A Continuer is a Broker whose logs may continue in another epoch with the offsets that they
 // have: the servers of another site took over with a complete copy.
 type Continuer interface {

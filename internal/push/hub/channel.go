@@ -87,7 +87,9 @@ const (
 // attach gives l every later message of its channel and returns true when the
 // channel was active: then epoch and last say from where on. Otherwise l.ready
 // or l.failed runs later on l's shard.
-func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Position, err error) {
+//
+// since is where the one that attaches l resumes; nil if it does not, or not known.
+func (h *Hub) attach(name string, ns *namespace, l *local, since Positions) (active bool, at Position, err error) {
 	hash := h.table.hash(name)
 	t := h.table.part(hash)
 	t.mu.Lock()
@@ -103,7 +105,7 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Posi
 			ns.whole.Store(ch)
 		}
 		h.channels.Add(1)
-		h.goBroker(ch.activate)
+		h.goBroker(func(ctx context.Context) { ch.activate(ctx, since) })
 	}
 	l.ch = ch
 	ch.mu.Lock() // both locks: a channel leaves the table only under the same pair
@@ -122,11 +124,21 @@ func (h *Hub) attach(name string, ns *namespace, l *local) (active bool, at Posi
 	return true, here, nil
 }
 
-// activate subscribes at the broker and starts deliveries to the waiting locals.
-func (ch *channel) activate(ctx context.Context) {
+// subscribe subscribes at the broker for one who resumes from since, nil for nowhere.
+func (ch *channel) subscribe(ctx context.Context, since Positions) (Snapshot, error) {
+	ns := ch.ns.options()
+	if r, ok := ch.hub.broker.(Resumer); ok && len(since) > 0 {
+		return r.SubscribeSince(ctx, ns, ch.name, ns.Recent, since)
+	}
+	return ch.hub.broker.Subscribe(ctx, ns, ch.name, ns.Recent)
+}
+
+// activate subscribes at the broker and starts deliveries to the waiting locals. since is where the first of
+// them resumes.
+func (ch *channel) activate(ctx context.Context, since Positions) {
 	for range maxSnapshots {
 		before := ch.ns.position().Epoch
-		snap, err := ch.hub.broker.Subscribe(ctx, ch.ns.options(), ch.name, ch.ns.options().Recent)
+		snap, err := ch.subscribe(ctx, since)
 		if err != nil {
 			ch.fail(err)
 			return
@@ -267,7 +279,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.mu.Unlock()
 	t.mu.Unlock()
 	if again {
-		ch.activate(ctx)
+		ch.activate(ctx, nil)
 	}
 }
 

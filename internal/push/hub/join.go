@@ -67,7 +67,7 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 	sh.joins = append(sh.joins, j)
 	for i, name := range opt.Channels {
 		ns := sh.hub.space(name) // it may have been removed meanwhile
-		l, err := sh.local(name, ns)
+		l, err := sh.local(name, ns, opt.resumes())
 		if j.dead { // another's sink was called, and sent s away
 			return nil
 		}
@@ -212,6 +212,14 @@ func (o *SubscribeOptions) position(epoch string) (Position, bool) {
 		}
 	}
 	return Position{}, false
+}
+
+// resumes returns the positions to resume from; nil for none.
+func (o *SubscribeOptions) resumes() Positions {
+	if o.All || o.Unknown != "" {
+		return nil
+	}
+	return o.Since
 }
 
 // reached reports whether the log is known to have come to pos. Of an epoch that

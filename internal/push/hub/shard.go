@@ -530,14 +530,14 @@ func (l *local) promote() {
 	}
 }
 
-// local returns the shard's side of a channel, making it on first use.
-func (s *Shard) local(name string, ns *namespace) (*local, error) {
+// local returns the shard's side of a channel, making it on first use, for one who resumes from since.
+func (s *Shard) local(name string, ns *namespace, since Positions) (*local, error) {
 	if l := s.locals[name]; l != nil {
 		return l, nil
 	}
 	l := &local{shard: s, name: name, whole: IsWhole(name), idle: time.Now()}
 	l.single = l.one[:0]
-	active, at, err := s.hub.attach(name, ns, l)
+	active, at, err := s.hub.attach(name, ns, l, since)
 	if err != nil {
 		return nil, err
 	}
