@@ -150,3 +150,57 @@ func loseOnAll(t *testing.T, s *stream, channel string) {
 		t.Fatal(err)
 	}
 }
+
+// What retention removed is not taken for read: whoever resumes from before it gets a gap, and others what is
+// there.
+func TestResumeReachesNoFurtherThanTheLog(t *testing.T) {
+	ns := hub.Namespace{Name: "a", HistorySize: 3}.WithDefaults()
+	cfg := Config{Dir: t.TempDir()}
+	writer := startHub(t, cfg, ns)
+	first := writer.publish("a:x", "x1")
+	other := writer.publish("a:y", "y1")
+	for i := range 5 {
+		writer.publish("a:x", fmt.Sprint("x", i+2))
+	}
+	writer.publish("a:y", "y2")
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n := startHub(t, cfg, ns)
+	y := n.subscribe(hub.SubscribeOptions{Channels: []string{"a:y"}, Since: hub.Positions{other}})
+	x := n.subscribe(hub.SubscribeOptions{Channels: []string{"a:x"}, Since: hub.Positions{first}})
+	n.until("what is there", func() bool {
+		return strings.Join(x.ids, ",") == "x4,x5,x6" && strings.Join(y.ids, ",") == "y2"
+	})
+	if len(x.gaps) != 1 || x.gaps[0].Reason != hub.GapRetention || len(y.gaps) != 0 || x.bad+y.bad != "" {
+		t.Errorf("gaps %v of the one whose messages were removed, %v of the other; %s%s", x.gaps, y.gaps, x.bad, y.bad)
+	}
+}
+
+// Only what comes after the newest hole counts as read.
+func TestStretchStartsAfterAHole(t *testing.T) {
+	o := &logOptions{logPlace{log: "p.log.a."}}
+	at := func(seq uint64, tok string) stored { return stored{seq: seq, subject: o.log + tok} }
+	st := &stretch{floor: 10, upTo: 10, messages: map[string][]stored{}}
+	f := func(tok string, upTo uint64, n int, floor uint64, want ...uint64) {
+		t.Helper()
+		ms, got := st.newest(tok, upTo, n)
+		var seqs []uint64
+		for _, m := range ms {
+			seqs = append(seqs, m.seq)
+		}
+		if fmt.Sprint(seqs) != fmt.Sprint(want) || got != floor {
+			t.Errorf("newest of %s up to %d: %v after %d, want %v after %d", tok, upTo, seqs, got, want, floor)
+		}
+	}
+	st.extend(o, []stored{at(11, "x"), at(12, "y"), at(13, "x"), at(14, "x")}, 13)
+	f("x", 13, 9, 10, 11, 13)
+	f("x", 12, 9, 10, 11)
+	f("x", 13, 1, 11, 13)
+	f("z", 13, 9, 10)
+	st.extend(o, []stored{at(14, "y"), at(16, "y"), at(17, "x")}, 17)
+	f("y", 17, 9, 15, 16)
+	f("x", 17, 9, 15, 17)
+	st.extend(o, nil, 18)
+	f("x", 18, 9, 18)
+}

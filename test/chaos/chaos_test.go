@@ -20,6 +20,7 @@ var (
 	long   = flag.Bool("chaos", false, "every row in its long form, not a few in the short one")
 	only   = flag.String("rows", "", "the `numbers` of the rows to run, separated by commas; empty: all")
 	runs   = flag.Int("runs", 0, "how often a fault is injected where the row does not say less; 0: as the row says")
+	spend  = flag.Duration("for", 0, "how long a row of killed nodes injects further faults; 0: until it has done so as often as it says")
 	share  = flag.Float64("share", 1, "the share of the row's clients that there are")
 	seed   = flag.Uint64("seed", 0, "seed of the random choices; 0: another one each time")
 	output = flag.String("table", "", "the `file` whose table is written anew")
@@ -49,6 +50,7 @@ type trial struct {
 	rng  *rand.Rand
 	seed uint64
 
+	began   time.Time // when the row began; for -for, when its load was served
 	faults  int
 	proof   string // that the faults happened
 	reports []*history.Report
@@ -100,6 +102,9 @@ func (c *trial) times(n int) int {
 	return n
 }
 
+// over reports whether the row has spent its time on faults; at least one is injected.
+func (c *trial) over() bool { return *spend > 0 && c.faults > 0 && time.Since(c.began) > *spend }
+
 // size is how many clients there are: n in the long form.
 func (c *trial) size(n int) int {
 	if !*long {
@@ -134,7 +139,7 @@ func TestChaos(t *testing.T) {
 		if !*long && !r.short || len(chosen) > 0 && !chosen[strconv.Itoa(r.number)] {
 			continue
 		}
-		c := &trial{row: r, seed: *seed}
+		c := &trial{row: r, seed: *seed, began: time.Now()}
 		if c.seed == 0 {
 			c.seed = uint64(time.Now().UnixNano())
 		}

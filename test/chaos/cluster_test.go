@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weir-gateway/weir/test/judge"
@@ -61,6 +63,12 @@ func (g *group) dial(ctx context.Context) (conn net.Conn, at int, err error) {
 		}
 	}
 	return nil, 0, err
+}
+
+// publisher connects a writer to the next node that accepts it, as a load balancer would.
+func (g *group) publisher(ctx context.Context) (net.Conn, error) {
+	conn, _, err := g.dial(ctx)
+	return conn, err
 }
 
 // A counted connection is one of a group's subscribers.
@@ -205,17 +213,21 @@ func (g *group) whole() (leader int) {
 func killedMember(c *trial, which func(leader int) int) {
 	g := c.group()
 	w := &world{trial: c, node: g.nodes[0], dial: g.subscriber}
-	l := load{subscribers: c.size(2000), rate: max(int(5000**share), 100), front: g.balance(), options: exact}
+	l := load{subscribers: c.size(2000), rate: max(int(5000**share), 100), options: exact, publishers: g.publisher}
 	if *long { // four subscribers each, for 5,000 publications per second to many are more than one machine sends
 		for i := range max(l.subscribers/4, 1) {
 			l.channels = append(l.channels, fmt.Sprint("c", i))
 		}
-		l.writers = 64
+		l.writers = 128
 	}
 	w.begin(l)
-	began := time.Now()
+	began, spent := time.Now(), processors()
+	c.began = began
 	leaders := 0
 	for range c.times(50) {
+		if c.over() {
+			break
+		}
 		leader := g.whole()
 		victim := which(leader)
 		if victim == leader {
@@ -242,8 +254,19 @@ func killedMember(c *trial, which func(leader int) int) {
 		judge.Eventually(c, patience, fmt.Sprintf("%d subscribers are served by the node that is back", cut), func() bool { return len(w.since(began, before)) >= cut })
 	}
 	c.proof = fmt.Sprintf("SIGKILL ended one of three nodes each time, %d times the log's leader", leaders)
-	c.note("%d subscribers, up to %d publications/s, %d on the mean", len(w.fleet.Members), l.rate, int(float64(w.pub.Count())/time.Since(began).Seconds()))
+	took := time.Since(began).Seconds()
+	c.note("%d subscribers, up to %d publications/s, %d on the mean; the clients took %.2f processors of %d", len(w.fleet.Members), l.rate,
+		int(float64(w.pub.Count())/took), (processors()-spent).Seconds()/took, runtime.NumCPU())
 	w.finish()
+}
+
+// processors is the time that this process, with the clients and the history, has had.
+func processors() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // since returns after what time from began on those subscribers were served that were less often in before.
@@ -260,7 +283,7 @@ func (w *world) since(began time.Time, before []int64) (all []time.Duration) {
 // were served less often in before their connections, their service and their first message.
 func (w *world) timeline(began time.Time, before []int64) string {
 	first := time.Duration(0)
-	for _, a := range w.pub.Acked() {
+	for _, a := range w.pub.AckedSince(began) {
 		if d := a.At.Sub(began); a.Began.After(began) && (first == 0 || d < first) {
 			first = d
 		}

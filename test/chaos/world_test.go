@@ -31,10 +31,11 @@ type world struct {
 
 // A load is what a world is under.
 type load struct {
-	subscribers int    // half of them by SSE, half by WebSocket
-	rate        int    // publications per second
-	addr        string // what subscribers dial; empty: the node
-	front       string // what publishers dial; empty: the node
+	subscribers int                                         // half of them by SSE, half by WebSocket
+	rate        int                                         // publications per second
+	addr        string                                      // what subscribers dial; empty: the node
+	front       string                                      // what publishers dial; empty: the node
+	publishers  func(ctx context.Context) (net.Conn, error) // makes a connection for each writer, instead of front
 	options     history.Options
 	twice       bool
 	others      []string // where publications are repeated that the node does not acknowledge
@@ -63,7 +64,7 @@ func (w *world) begin(l load) *world {
 	if l.channels == nil {
 		l.channels = channels
 	}
-	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Others: l.others, Twice: l.twice, Writers: l.writers}
+	w.pub = &judge.Publisher{Addr: cmp.Or(l.front, w.node.Public), Others: l.others, Twice: l.twice, Writers: l.writers, Dial: l.publishers}
 	if l.addr == "" {
 		l.addr = w.node.Public
 	}
@@ -141,14 +142,12 @@ func (w *world) fault(disconnects bool, inject func()) {
 
 // outage is the longest time since began in which nothing was acknowledged.
 func (w *world) outage(began time.Time) (longest time.Duration) {
-	acked := w.pub.Acked()
+	acked := w.pub.AckedSince(began)
 	slices.SortFunc(acked, func(a, b judge.Acked) int { return a.At.Compare(b.At) })
 	last := began
 	for _, a := range acked {
-		if a.At.After(began) {
-			longest = max(longest, a.At.Sub(last))
-			last = a.At
-		}
+		longest = max(longest, a.At.Sub(last))
+		last = a.At
 	}
 	return longest
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -28,6 +29,9 @@ type Publisher struct {
 	Twice bool
 	// Writers is how many publications may be under way; 0 means 8.
 	Writers int
+	// Dial, if set, makes a connection for each of Run's writers, instead of the shared ones to Addr. One that ends is
+	// made again for the next try.
+	Dial func(ctx context.Context) (net.Conn, error)
 
 	mu      sync.Mutex
 	acked   []Acked
@@ -58,6 +62,11 @@ var publishing = &http.Client{
 // key until it is acknowledged or ctx is done. An answer that no repetition can
 // change is an error.
 func (p *Publisher) Publish(ctx context.Context, channel, payload string) error {
+	return p.publish(ctx, p.try, channel, payload)
+}
+
+// publish is Publish by requests that send makes.
+func (p *Publisher) publish(ctx context.Context, send func(ctx context.Context, addr string, body []byte) (Acked, int, error), channel, payload string) error {
 	key := fmt.Sprintf("%x", sha256.Sum256([]byte(channel+"/"+payload)))
 	publication := map[string]any{"channel": channel, "data": payload, "idempotency_key": key}
 	if p.Key != nil {
@@ -70,7 +79,7 @@ func (p *Publisher) Publish(ctx context.Context, channel, payload string) error 
 	began := time.Now()
 	all := append([]string{p.Addr}, p.Others...)
 	for n, again := 0, false; ; n++ {
-		ack, status, err := p.try(ctx, all[n%len(all)], body)
+		ack, status, err := send(ctx, all[n%len(all)], body)
 		if err == nil && status != http.StatusOK {
 			p.mu.Lock()
 			if p.refused == nil {
@@ -115,8 +124,16 @@ func (p *Publisher) try(ctx context.Context, addr string, body []byte) (ack Acke
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
+	if err != nil {
 		return ack, resp.StatusCode, err
+	}
+	return parseAck(text, resp.StatusCode)
+}
+
+// parseAck reads the answer to a publication.
+func parseAck(text []byte, status int) (ack Acked, _ int, err error) {
+	if status != http.StatusOK {
+		return ack, status, nil
 	}
 	var answer struct {
 		Result *struct {
@@ -127,7 +144,7 @@ func (p *Publisher) try(ctx context.Context, addr string, body []byte) (ack Acke
 	if err := json.Unmarshal(text, &answer); err != nil || answer.Result == nil {
 		return ack, http.StatusTeapot, fmt.Errorf("publish: answer %.80q: %w", text, err)
 	}
-	return Acked{Epoch: answer.Result.Epoch, Offset: answer.Result.Offset}, resp.StatusCode, nil
+	return Acked{Epoch: answer.Result.Epoch, Offset: answer.Result.Offset}, status, nil
 }
 
 // Run publishes on channels round-robin from several goroutines, about perSecond
@@ -144,8 +161,14 @@ func (p *Publisher) Run(ctx context.Context, prefix string, channels []string, p
 	errs := make(chan error, cmp.Or(p.Writers, 8))
 	for range cap(errs) {
 		wg.Go(func() {
+			send := p.try
+			if p.Dial != nil {
+				l := &line{dial: p.Dial}
+				defer l.close()
+				send = l.try
+			}
 			for j := range jobs {
-				if err := p.Publish(work, j.channel, j.payload); err != nil {
+				if err := p.publish(work, send, j.channel, j.payload); err != nil {
 					errs <- err
 					cancel()
 					return
@@ -199,4 +222,20 @@ func (p *Publisher) Acked() []Acked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]Acked(nil), p.acked...)
+}
+
+// AckedSince returns what was acknowledged after t, in the order of the answers.
+func (p *Publisher) AckedSince(t time.Time) (all []Acked) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := len(p.acked)
+	for i > 0 && p.acked[i-1].At.After(t.Add(-time.Second)) { // answers are noted a little out of order
+		i--
+	}
+	for _, a := range p.acked[i:] {
+		if a.At.After(t) {
+			all = append(all, a)
+		}
+	}
+	return all
 }
