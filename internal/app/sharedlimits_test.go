@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -44,6 +45,8 @@ func (l *limitedNodes) start(url string) {
 		c.Broker.NATS.URL = url
 		c.Limits.PerIdentity.PublishRate = slow
 		c.Limits.PerIdentity.SubscribeRate = slow
+		c.Limits.PerAddress.ConnectRate = slow
+		c.Limits.Exempt = []string{"127.0.0.1"} // the other clients
 		reply := policy.Reply{Status: 200}
 		c.Routes = []policy.RouteConfig{
 			{Name: "tenant", Path: "/tenant", Reply: reply, Auth: policy.Auth{Required: true}, Limits: policy.Limits{PerTenant: slow}},
@@ -106,12 +109,42 @@ func (l *limitedNodes) spend(node int, path, user string, n int) (passed int) {
 	return passed - int(h.g.admission.front.Stats().Subscribe-refused) // a stream says so in its first event
 }
 
+// connect makes n connections to a node from an address, each with a request of either version of HTTP, and returns how
+// many were let in. The others are closed before they are read from.
+func (l *limitedNodes) connect(node int, from string, n int) (passed int) {
+	l.t.Helper()
+	g := l.h[node].g
+	before := g.admission.front.Stats().ConnectRate
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	for i := range n {
+		tr := &http.Transport{DialContext: dialer.DialContext, Protocols: new(http.Protocols)}
+		tr.Protocols.SetHTTP1(i%2 == 0)
+		tr.Protocols.SetUnencryptedHTTP2(i%2 == 1)
+		res, err := (&http.Client{Transport: tr, Timeout: trial.Patience}).Post(g.url+"/nothing", "text/plain", http.NoBody) // a POST is sent once
+		if err == nil {
+			passed++
+			_ = res.Body.Close()
+		}
+		tr.CloseIdleConnections()
+	}
+	if refused := g.admission.front.Stats().ConnectRate - before; int(refused) != n-passed {
+		l.t.Errorf("node %d: %d of %d connections from %s came to nothing, %d were refused", node, n-passed, n, from, refused)
+	}
+	return passed
+}
+
 // spread spends 10 at each of three nodes, when they know of what was spent before.
 func (l *limitedNodes) spread(path, user string) {
 	l.t.Helper()
+	l.spreadBy(path, func(node, n int) int { return l.spend(node, path, user, n) })
+}
+
+// spreadBy is spread by what is called spend.
+func (l *limitedNodes) spreadBy(path string, spend func(node, n int) int) {
+	l.t.Helper()
 	for i, g := range l.nodes {
 		sent, applied := l.counts()
-		if got := l.spend(i, path, user, 10); got != 10 {
+		if got := spend(i, 10); got != 10 {
 			l.t.Errorf("%s: node %d lets %d of 10 through", path, i, got)
 		}
 		g.limits.share.Load().Tick(g.limits.clock()) // all of it is sent
@@ -146,6 +179,16 @@ func TestThreeNodesHaveOneLimit(t *testing.T) {
 			if got := l.spend(i, path, "alice", 4); got != 0 {
 				t.Errorf("%s: node %d lets %d more through", path, i, got)
 			}
+		}
+	}
+	connect := func(node, n int) int { return l.connect(node, "127.0.0.9", n) }
+	l.spreadBy("connections", connect)
+	for i := range l.nodes {
+		if got := connect(i, 4); got != 0 {
+			t.Errorf("connections: node %d lets %d more in", i, got)
+		}
+		if got := l.connect(i, "127.0.0.10", 2); got != 2 {
+			t.Errorf("connections from another address: node %d lets %d of 2 in", i, got)
 		}
 	}
 	for i := range l.nodes {
