@@ -108,6 +108,11 @@ func trafficPanels(native bool) []panel {
 			query{`sum(rate(weir_messages_delivered_total{@}[$__rate_interval])) / sum(rate(weir_messages_published_total{@, outcome="ok"}[$__rate_interval]))`, "deliveries per message"},
 			query{`sum(rate(weir_messages_encoded_total{@}[$__rate_interval])) / sum(rate(weir_messages_published_total{@, outcome="ok"}[$__rate_interval]))`, "encodings per message"},
 			query{"sum(rate(weir_sends_total{@}[$__rate_interval])) / sum(rate(weir_messages_delivered_total{@}[$__rate_interval]))", "sends per delivery"}),
+		line("Revocations", "short", "Subjects and tokens that are revoked, and what came of it. The alert WeirRevocations fires while a node does not get those of others.",
+			query{"max by (kind) (weir_revocations{@})", "in force: {{kind}}"},
+			query{"sum(rate(weir_revocation_refusals_total{@}[$__rate_interval]))", "refused/s"},
+			query{"sum(rate(weir_revocation_closed_total{@}[$__rate_interval]))", "closed/s"},
+			query{"sum(rate(weir_revocation_dropped_total{@}[$__rate_interval]))", "not in force, too many/s"}),
 	}
 	return append(list, histogram{"weir_delivery_seconds", native}.latency("Publish to socket", "Of publications that are followed, one every few milliseconds, for each loop that delivered.")...)
 }
