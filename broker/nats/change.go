@@ -17,7 +17,7 @@ func (b *Broker) Add(ctx context.Context, n hub.Namespace) error {
 	ctx, cancel := b.untilClosed(ctx)
 	defer cancel()
 	n = n.WithDefaults()
-	if err := b.mayAdd(n); err != nil {
+	if err := mayAdd(b, n); err != nil {
 		return err
 	}
 	newMarks, err := b.admitToMarks(ctx, n)
@@ -48,7 +48,7 @@ func (b *connection) untilClosed(ctx context.Context) (context.Context, context.
 	return ctx, func() { stop(); cancel() }
 }
 
-func (b *Broker) mayAdd(n hub.Namespace) error {
+func mayAdd(b *Broker, n hub.Namespace) error {
 	if err := b.stateErr(); err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func (s *stream) catchUp(in info, all bool) error {
 	}
 	l := s.laggards(end.seq, all)
 	var unsure []string
-	missing, from, known, err := s.missedInLog(l, end.seq)
+	missing, from, known, err := missedInLog(s, l, end.seq)
 	if err == nil && !known {
 		missing, unsure, from, err = s.missing(l, end, all)
 	}

@@ -84,7 +84,7 @@ type resumption struct {
 
 // resumed returns the log's state, as info does, and its newest messages. They reach back to since, which a
 // subscriber of a channel has, unless that is too far. Callers that come together share one read.
-func (s *readable) resumed(ctx context.Context, since uint64) (info, *stretch, error) {
+func resumed(ctx context.Context, s *readable, since uint64) (info, *stretch, error) {
 	s.flights.Lock()
 	if s.flights.over {
 		s.flights.Unlock()
@@ -96,7 +96,7 @@ func (s *readable) resumed(ctx context.Context, since uint64) (info, *stretch, e
 		s.flights.resume = r
 		if !s.flights.resuming {
 			s.flights.resuming = true
-			s.flights.wg.Go(s.resume)
+			s.flights.wg.Go(func() { resume(s) })
 		}
 	}
 	r.since, r.channels = min(r.since, since), r.channels+1
@@ -110,7 +110,7 @@ func (s *readable) resumed(ctx context.Context, since uint64) (info, *stretch, e
 }
 
 // resume makes resumptions one after another while channels wait for one.
-func (s *readable) resume() {
+func resume(s *readable) {
 	for {
 		s.flights.Lock()
 		r := s.flights.resume
@@ -119,19 +119,19 @@ func (s *readable) resume() {
 			s.flights.resuming = false
 			kept := s.flights.kept
 			if kept != nil {
-				time.AfterFunc(stretchKept, func() { s.forgetStretch(kept) })
+				time.AfterFunc(stretchKept, func() { forgetStretch(s, kept) })
 			}
 			s.flights.Unlock()
 			return
 		}
 		s.flights.Unlock()
-		s.readNewest(s.life(), r)
+		readNewest(s.life(), s, r)
 		close(r.done)
 	}
 }
 
 // forgetStretch drops st.
-func (s *readable) forgetStretch(st *stretch) {
+func forgetStretch(s *readable, st *stretch) {
 	s.flights.Lock()
 	defer s.flights.Unlock()
 	if s.flights.kept == st && !s.flights.resuming {
@@ -140,7 +140,7 @@ func (s *readable) forgetStretch(st *stretch) {
 }
 
 // readNewest reads what r needs.
-func (s *readable) readNewest(ctx context.Context, r *resumption) {
+func readNewest(ctx context.Context, s *readable, r *resumption) {
 	generation := s.b.generation.Load()
 	if r.in, r.err = s.info(ctx); r.err != nil {
 		return
@@ -160,7 +160,7 @@ func (s *readable) readNewest(ctx context.Context, r *resumption) {
 		}
 	}
 	if st.upTo < in.last {
-		ms, err := s.readLog(ctx, st.upTo, in.last, stretchMost/readBatch)
+		ms, err := readLog(ctx, &s.logReader, st.upTo, in.last, stretchMost/readBatch)
 		if err == nil {
 			st.extend(&s.logOptions, ms, in.last)
 			err = s.verifyRead(ctx, in)
@@ -181,7 +181,7 @@ func (s *readable) readNewest(ctx context.Context, r *resumption) {
 
 // readLog returns what the log has after since and up to upTo, where its end was, in at most pages requests.
 // A replica that has not got to upTo is not trusted: errBehind if no other answers, or if there is more.
-func (s *logReader) readLog(ctx context.Context, since, upTo uint64, pages int) (ms []stored, err error) {
+func readLog(ctx context.Context, s *logReader, since, upTo uint64, pages int) (ms []stored, err error) {
 	for behind := 0; since < upTo; pages-- {
 		if pages == 0 {
 			return nil, errBehind
@@ -213,13 +213,13 @@ func (s *logReader) readLog(ctx context.Context, since, upTo uint64, pages int) 
 
 // resumes returns what a channel called tok that a subscriber resumes from one of since is joined with; ok is
 // false if it has to be read for itself.
-func (s *readable) resumes(ctx context.Context, tok string, tail int, since hub.Positions) (r joinRead, ok bool, err error) {
+func resumes(ctx context.Context, s *readable, tok string, tail int, since hub.Positions) (r joinRead, ok bool, err error) {
 	epoch := s.epochNow()
 	for _, p := range since {
 		if p.Epoch != epoch || tok == anyToken || tail == 0 {
 			continue
 		}
-		in, st, err := s.resumed(ctx, p.Offset)
+		in, st, err := resumed(ctx, s, p.Offset)
 		if err != nil || in.epoch != epoch {
 			return r, false, err
 		}
@@ -232,11 +232,11 @@ func (s *readable) resumes(ctx context.Context, tok string, tail int, since hub.
 
 // missedInLog is missing where the log has got fewer messages than l has channels: they are read instead, and
 // a sequence that is not there means that known is false.
-func (s *stream) missedInLog(l laggards, end uint64) (found []string, from uint64, known bool, err error) {
+func missedInLog(s *stream, l laggards, end uint64) (found []string, from uint64, known bool, err error) {
 	if l.whole || len(l.tokens) == 0 || end < l.since || end-l.since > uint64(len(l.tokens)) {
 		return nil, 0, false, nil
 	}
-	ms, err := s.readLog(s.life(), l.since, end, 1+len(l.tokens)/readBatch)
+	ms, err := readLog(s.life(), &s.logReader, l.since, end, 1+len(l.tokens)/readBatch)
 	if errors.Is(err, errBehind) {
 		return nil, 0, false, nil // as if they had not been read
 	}

@@ -151,8 +151,8 @@ func loseOnAll(t *testing.T, s *stream, channel string) {
 	}
 }
 
-// What retention removed is not taken for read: whoever resumes from before it gets a gap, and others what is
-// there.
+// What retention removed does not count as read: a subscriber that resumes from before it gets a gap, and others what
+// is there.
 func TestResumeReachesNoFurtherThanTheLog(t *testing.T) {
 	ns := hub.Namespace{Name: "a", HistorySize: 3}.WithDefaults()
 	cfg := Config{Dir: t.TempDir()}

@@ -172,9 +172,9 @@ func (s *readable) join(ctx context.Context, c *channel, tok string, tail int, s
 		s.mu.Lock()
 		faults := s.faults
 		s.mu.Unlock()
-		r, ok, err := s.resumes(ctx, tok, tail, since)
+		r, ok, err := resumes(ctx, s, tok, tail, since)
 		if err == nil && !ok {
-			r, ok, err = s.readChannel(ctx, tok, tail)
+			r, ok, err = readChannel(ctx, s, tok, tail)
 		}
 		if err != nil {
 			return hub.Snapshot{}, err
@@ -212,7 +212,7 @@ func (s *readable) join(ctx context.Context, c *channel, tok string, tail int, s
 
 // readChannel reads the newest messages of the channel called tok, up to tail; ok is false if the log began a
 // new epoch meanwhile.
-func (s *readable) readChannel(ctx context.Context, tok string, tail int) (r joinRead, ok bool, err error) {
+func readChannel(ctx context.Context, s *readable, tok string, tail int) (r joinRead, ok bool, err error) {
 	in, err := s.info(ctx)
 	if err != nil {
 		return r, false, err

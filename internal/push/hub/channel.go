@@ -124,8 +124,8 @@ func (h *Hub) attach(name string, ns *namespace, l *local, since Positions) (act
 	return true, here, nil
 }
 
-// subscribe subscribes at the broker for one who resumes from since, nil for nowhere.
-func (ch *channel) subscribe(ctx context.Context, since Positions) (Snapshot, error) {
+// subscribeFrom subscribes ch at the broker for a subscriber that resumes from since, nil for nowhere.
+func subscribeFrom(ctx context.Context, ch *channel, since Positions) (Snapshot, error) {
 	ns := ch.ns.options()
 	if r, ok := ch.hub.broker.(Resumer); ok && len(since) > 0 {
 		return r.SubscribeSince(ctx, ns, ch.name, ns.Recent, since)
@@ -138,7 +138,7 @@ func (ch *channel) subscribe(ctx context.Context, since Positions) (Snapshot, er
 func (ch *channel) activate(ctx context.Context, since Positions) {
 	for range maxSnapshots {
 		before := ch.ns.position().Epoch
-		snap, err := ch.subscribe(ctx, since)
+		snap, err := subscribeFrom(ctx, ch, since)
 		if err != nil {
 			ch.fail(err)
 			return
