@@ -154,6 +154,23 @@ func (k *keys) expire(before time.Duration) {
 	}
 }
 
+// forgetFirst forgets as many of the oldest uses of keys as again says: they are known by a later one.
+func (k *keys) forgetFirst(again map[hub.KeyID]int) {
+	if len(again) == 0 {
+		return
+	}
+	kept := k.queue[:0]
+	for _, x := range k.queue[k.head:] {
+		if again[x.id] > 0 {
+			again[x.id]--
+		} else {
+			kept = append(kept, x)
+		}
+	}
+	clear(k.queue[len(kept):])
+	k.queue, k.head = kept, 0
+}
+
 func (k *keys) pop() {
 	delete(k.used, k.queue[k.head].id)
 	k.queue[k.head] = key{}

@@ -134,11 +134,14 @@ func (b *Broker) Start(ctx context.Context, namespaces []hub.Namespace, deliver 
 	}
 	for name, in := range b.moving {
 		if l := logs[name]; l != nil {
-			if err := l.restore(in); err != nil {
+			var err error
+			if logs[name], err = in.restored(*l.opts.Load(), deliver); err != nil {
 				return fmt.Errorf("start memory broker: %w", err)
 			}
 		} else if err := repartitioned(name, namespaces); err != nil {
 			return fmt.Errorf("start memory broker: %w", err)
+		} else {
+			b.budget.used.Add(-in.log.bytes)
 		}
 	}
 	b.moving = nil

@@ -333,7 +333,7 @@ func (b *Broker) Import(piece []byte) error {
 			}
 			name := string(f.Bytes)
 			if in = b.moving[name]; in == nil {
-				in = &importing{at: time.Now()}
+				in = newImporting(b.maxKeys, b.budget)
 				b.moving[name] = in
 			}
 			return true, nil
@@ -345,50 +345,109 @@ func (b *Broker) Import(piece []byte) error {
 	})
 }
 
-// An importing log is what came of one so far.
+// An importing log is what came of one so far: most of it before the pause, so that little is left to do in it. Which
+// namespace it is of, and so how much of it is kept, is known at Start.
 type importing struct {
-	at                    time.Time
-	epoch                 string
-	last, removed, forgot uint64
-	channels              []movedChannel
-	messages              []*entry // at counts from when the log began to arrive
-	keys                  []movedKey
+	log    *log
+	newest uint64            // offset of the message that came last
+	again  map[hub.KeyID]int // how often keys came that the log had already
 }
 
-type movedChannel struct {
-	name          string
-	last, removed uint64
+func newImporting(maxKeys int, b *budget) *importing {
+	return &importing{log: newLog(hub.Namespace{Durability: hub.None}, maxKeys, b, nil)}
 }
 
 type movedKey struct {
 	id  hub.KeyID
 	use use
-	at  time.Duration // as with messages
+	at  time.Duration // since log.born
 }
 
 func (in *importing) take(f takeover.Field) (known bool, err error) {
-	s := takeover.State(f.Bytes)
+	l, s := in.log, takeover.State(f.Bytes)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch f.Tag {
 	case moveHead:
-		err = s.Into([]any{logEpoch: &in.epoch, logLast: &in.last, logRemoved: &in.removed, logForgot: &in.forgot})
+		err = s.Into([]any{logEpoch: &l.epoch, logLast: &l.last, logRemoved: &l.removed, logForgot: &l.forgot})
 	case moveChannel:
-		var c movedChannel
-		err = s.Into([]any{channelName: &c.name, channelLast: &c.last, channelRemoved: &c.removed})
-		in.channels = append(in.channels, c)
+		var name string
+		var last, removed uint64
+		if err = s.Into([]any{channelName: &name, channelLast: &last, channelRemoved: &removed}); err == nil {
+			in.channel(name, last, removed)
+		}
 	case moveMessage:
-		e := &entry{at: time.Since(in.at)}
-		err = e.read(s)
-		if in.messages = append(in.messages, e); err == nil && (e.msg.Offset == 0 || e.msg.Channel == "") {
-			err = errors.New("a message without a place")
+		e := &entry{at: l.age()}
+		if err = e.read(s); err == nil {
+			err = in.message(e)
 		}
 	case moveKey:
-		k := movedKey{at: time.Since(in.at)}
-		err = k.read(s)
-		in.keys = append(in.keys, k)
+		k := movedKey{at: l.age()}
+		if err = k.read(s); err == nil {
+			in.key(&k)
+		}
 	default:
 		return false, nil
 	}
 	return true, err
+}
+
+// channel adds a channel, or what became of one that came before. The log's mu is held, here and below.
+func (in *importing) channel(name string, last, removed uint64) {
+	l := in.log
+	c := l.channels[name]
+	if c == nil {
+		c = &channel{log: l, name: name}
+		l.channels[name] = c
+		l.empty++
+	}
+	for c.ring.n > 0 && c.ring.at(0).msg.Offset <= removed {
+		l.remove(c.ring.at(0))
+	}
+	c.last, c.removed = last, removed
+}
+
+// message adds a message, unless it was removed since it was sent.
+func (in *importing) message(e *entry) error {
+	l, at := in.log, e.msg.Offset
+	c := l.channels[e.msg.Channel]
+	if c == nil || at == 0 || at > l.last || at <= in.newest {
+		return fmt.Errorf("message %d of channel %q does not fit the log that moves", at, e.msg.Channel)
+	}
+	if in.newest = at; at > c.removed {
+		l.put(c, e)
+	}
+	return nil
+}
+
+// key adds a key. One that expired and was used again comes twice.
+func (in *importing) key(k *movedKey) {
+	if _, is := in.log.keys.used[k.id]; is {
+		if in.again == nil {
+			in.again = map[hub.KeyID]int{}
+		}
+		in.again[k.id]++
+	}
+	in.log.keys.add(k.id, k.use, k.at, in.log.maxKeys)
+}
+
+// restored returns the log, as one of namespace n.
+func (in *importing) restored(n hub.Namespace, deliver func(*hub.Message)) (*log, error) {
+	l := in.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if (l.epoch == "") != (n.Durability == hub.None) {
+		return nil, fmt.Errorf("namespace %q: durability changed: a log cannot become none, nor none a log, while it moves; restart instead", n.Name)
+	}
+	l.opts.Store(&n)
+	l.deliver = deliver
+	l.keys.forgetFirst(in.again)
+	for _, c := range l.channels {
+		if c.ring.n > 0 {
+			l.trim(c)
+		}
+	}
+	return l, nil
 }
 
 func (e *entry) read(s takeover.State) error {
@@ -424,61 +483,12 @@ func fill(dst, b []byte) error {
 	return nil
 }
 
-// restore makes l, which is new and empty, the log that in is.
-func (l *log) restore(in *importing) error {
-	if (in.epoch == "") != (l.epoch == "") {
-		return fmt.Errorf("namespace %q: durability changed: a log cannot become none, nor none a log, while it moves; restart instead", l.opts.Load().Name)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.epoch, l.last, l.removed, l.forgot = in.epoch, in.last, in.removed, in.forgot
-	for _, m := range in.channels { // a channel can come again, as it is later
-		c := l.channels[m.name]
-		if c == nil {
-			c = &channel{log: l, name: m.name}
-			l.channels[m.name] = c
-			l.empty++
-		}
-		c.last, c.removed = m.last, m.removed
-	}
-	began := l.age() - time.Since(in.at)
-	for i, e := range in.messages {
-		c := l.channels[e.msg.Channel]
-		if c == nil || e.msg.Offset > l.last || i > 0 && e.msg.Offset <= in.messages[i-1].msg.Offset {
-			return fmt.Errorf("namespace %q: message %d does not fit the log that moves", l.opts.Load().Name, e.msg.Offset)
-		}
-		if e.msg.Offset > c.removed { // it was not removed after it was sent
-			l.put(c, e, began)
-		}
-	}
-	l.restoreKeys(in.keys, began)
-	for _, c := range l.channels {
-		if c.ring.n > 0 {
-			l.trim(c)
-		}
-	}
-	return nil
-}
-
-// restoreKeys adds keys that came. One that expired and was used again comes twice.
-func (l *log) restoreKeys(list []movedKey, began time.Duration) {
-	last := make(map[hub.KeyID]uint64, len(list))
-	for _, k := range list {
-		last[k.id] = k.use.offset
-	}
-	for _, k := range list {
-		if last[k.id] == k.use.offset {
-			l.keys.add(k.id, k.use, began+k.at, l.maxKeys)
-		}
-	}
-}
-
 // put adds a message that has its place. l.mu is held.
-func (l *log) put(c *channel, e *entry, began time.Duration) {
+func (l *log) put(c *channel, e *entry) {
 	if c.idle() {
 		l.empty--
 	}
-	e.ch, e.at = c, began+e.at
+	e.ch = c
 	e.msg.Channel, e.msg.Epoch = c.name, l.epoch
 	l.order.push(e)
 	if a := e.msg.Attributes; a != nil && a.ID != "" {
