@@ -349,25 +349,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
 	defer a.endTakeover(background)()
-	if err := (&succession{app: a, parent: a.opt.Takeover}).takeLog(); err != nil {
-		a.loops.Release()
-		return err
-	}
-	if err := (&waitingRoom{a}).start(parts, ctx, background); err != nil {
-		a.loops.Release()
-		return fmt.Errorf("start the broker: %w", err)
-	}
-	a.revocations.start(parts, background)
-	if err := a.limits.start(a, parts, background); err != nil {
-		a.loops.Release()
-		return err
-	}
-	if err := a.protocol.start(a, parts, background); err != nil {
-		a.loops.Release()
-		return err
-	}
-	parts.run(func() error { return a.loops.Run(background) })
-	if err := a.takeOver(parts); err != nil {
+	if err := a.startHub(parts, ctx, background); err != nil {
 		return err
 	}
 	stopSources, err := a.startSources(parts, background)
@@ -402,6 +384,36 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	}
 	stopSources()
 	(&departure{App: a, limit: time.Duration(a.cfg.Shutdown.Drain)}).run(hard)
+	return nil
+}
+
+// startHub starts what serves clients, on the loops, and takes over from the old process if there is one: its
+// sockets come before its log is complete, so the loops run first then.
+func (a *App) startHub(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
+	s := &succession{app: a, parent: a.opt.Takeover}
+	running := s.parent != nil
+	run := func() { parts.run(func() error { return a.loops.Run(background) }) }
+	if running {
+		run()
+	}
+	for _, step := range []func() error{
+		s.takeLog,
+		func() error { return (&waitingRoom{a}).start(parts, ctx, background) },
+		func() error { a.revocations.start(parts, background); return nil },
+		func() error { return a.limits.start(a, parts, background) },
+		func() error { return a.protocol.start(a, parts, background) },
+	} {
+		if err := step(); err != nil {
+			if !running {
+				a.loops.Release()
+			}
+			return err
+		}
+	}
+	if running {
+		return s.takeOver(parts)
+	}
+	run()
 	return nil
 }
 

@@ -21,7 +21,8 @@ import (
 
 // An arrival is a connection from the old process, understood and not touched yet.
 type arrival struct {
-	fd     int
+	fd     int32 // a descriptor of the process, or socket's
+	socket int   // its number among those that came before the pause, plus 1; 0: it did not
 	conn   *eventloop.Moving
 	filter eventloop.Filter      // nil: it is not over TLS
 	opened func(*eventloop.Conn) // Restore's, of filter
@@ -32,7 +33,16 @@ type arrival struct {
 type succession struct {
 	app    *App
 	parent *takeover.Parent
-	list   []arrival
+	lists  [][]arrival // by loop
+	// sockets came before the pause, in the order of their numbers. What becomes a connection
+	// is no longer there.
+	sockets []socketAhead
+}
+
+// A socketAhead is a socket of a connection of the old process, which is served there; loop is nil if there is none.
+type socketAhead struct {
+	loop *eventloop.Loop
+	fd   int32
 }
 
 // logOutside reports whether the log is in no process of this node.
@@ -52,15 +62,13 @@ func (a *App) logPlace() string {
 // takeLog is the first part of a takeover, for a log that lives in the process: it is had
 // before the broker starts.
 func (s *succession) takeLog() error {
-	a := s.app
-	p := a.opt.Takeover
-	if p == nil || a.logOutside() {
+	if s.parent == nil || s.app.logOutside() {
 		return nil
 	}
 	if err := s.prepared(false); err != nil {
 		return err
 	}
-	return s.receiveLog(p)
+	return s.receiveLog()
 }
 
 // otherFiles is room for descriptors that are no connections.
@@ -76,12 +84,8 @@ func (s *succession) prepared(outside bool) error {
 
 // takeOver has this process, which has built and started everything and serves no client yet,
 // take the connections of the old one. After an error the old one serves on.
-func (a *App) takeOver(parts *group) (err error) {
-	p := a.opt.Takeover
-	if p == nil {
-		return nil
-	}
-	s := &succession{app: a, parent: p}
+func (s *succession) takeOver(parts *group) (err error) {
+	a, p := s.app, s.parent
 	defer func() {
 		if err != nil {
 			s.close()
@@ -91,7 +95,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		if err = s.prepared(true); err != nil {
 			return err
 		}
-		if err = p.ReceiveLog(func(takeover.Type, []byte) error { return nil }); err != nil {
+		if err = s.receiveLog(); err != nil {
 			return err
 		}
 	}
@@ -115,6 +119,7 @@ func (a *App) takeOver(parts *group) (err error) {
 		a.log.Warn("the old process has ended before its drain", "err", err)
 		err = nil
 	}
+	s.discardSockets()
 	a.upgrade.state.Store(&admin.Upgrade{Step: "done", PID: os.Getpid(), From: p.Peer.Build, To: a.opt.Version, Moved: n, Refused: len(refused), PauseSeconds: time.Since(began).Seconds()})
 	a.log.Info("took over", "from_pid", p.Peer.PID, "from_version", p.Peer.Build, "connections", n, "refused", len(refused))
 	parts.run(func() error { s.follow(); return nil })
@@ -154,11 +159,24 @@ func (s *succession) receive() (refused []int, err error) {
 				refused = append(refused, number)
 				closeFiles(r.Files)
 			} else {
-				s.list = append(s.list, x)
+				s.add(x)
 			}
 			number++
 		}
 	}
+}
+
+// add has x wait for arrive.
+func (s *succession) add(x arrival) {
+	loops := len(s.app.loops.Loops())
+	if s.lists == nil {
+		s.lists = make([][]arrival, loops)
+		for i := range s.lists {
+			s.lists[i] = make([]arrival, 0, len(s.sockets)/loops+1)
+		}
+	}
+	i := x.conn.Loop % loops
+	s.lists[i] = append(s.lists[i], x)
 }
 
 func closeFiles(fds []int) {
@@ -170,12 +188,18 @@ func closeFiles(fds []int) {
 // understand reads the state of a connection.
 func (s *succession) understand(r takeover.Record) (x arrival, err error) {
 	a := s.app
-	if len(r.Files) != 1 {
-		return x, fmt.Errorf("%w: %d descriptors for a connection", takeover.ErrState, len(r.Files))
-	}
-	x.fd = r.Files[0]
 	if x.conn, err = eventloop.Import(r.State); err != nil {
 		return x, err
+	}
+	switch n := x.conn.Socket; {
+	case n == 0 && len(r.Files) == 1:
+		x.fd = int32(r.Files[0])
+	case len(r.Files) > 0 || n == 0 || n > len(s.sockets):
+		return x, fmt.Errorf("%w: %d descriptors for a connection, socket %d of %d", takeover.ErrState, len(r.Files), n, len(s.sockets))
+	case s.sockets[n-1].loop != s.loop(x.conn.Loop):
+		return x, fmt.Errorf("%w: socket %d is another loop's, or not there", takeover.ErrState, n)
+	default:
+		x.fd, x.socket = s.sockets[n-1].fd, n
 	}
 	if tls := len(x.conn.Filter) > 0; tls != (a.tls != nil) {
 		return x, fmt.Errorf("the listener speaks TLS: %v, and the connection: %v", a.tls != nil, tls)
@@ -222,18 +246,16 @@ func (s *succession) stream(m *eventloop.Moving) (h2.Open, error) {
 // arrive makes what was received this process's, on its loops, and returns how many
 // connections there are.
 func (s *succession) arrive() int {
-	loops := s.app.loops.Loops()
-	byLoop := make([][]arrival, len(loops))
-	for _, x := range s.list {
-		i := x.conn.Loop % len(loops)
-		byLoop[i] = append(byLoop[i], x)
-	}
-	s.list = nil
 	var n atomic.Int64
 	var done sync.WaitGroup
-	for i, list := range byLoop {
+	for i, list := range s.lists {
+		for j := range list {
+			if at := list[j].socket; at > 0 {
+				s.sockets[at-1] = socketAhead{}
+			}
+		}
 		done.Add(1)
-		l := loops[i]
+		l := s.app.loops.Loops()[i]
 		posted := l.Post(func() {
 			defer done.Done()
 			n.Add(s.arriveOn(l, list))
@@ -243,23 +265,34 @@ func (s *succession) arrive() int {
 		}
 	}
 	done.Wait()
+	s.lists = nil
 	s.app.upgrade.counts.Arrived.Add(uint64(n.Load()))
 	return int(n.Load())
 }
 
 // arriveOn makes list connections of l, and returns how many there are.
 func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64) {
-	fds := make([]int32, len(list))
+	var fds []int32
 	for i := range list {
-		fds[i] = int32(list[i].fd)
+		if list[i].socket == 0 {
+			fds = append(fds, list[i].fd)
+		}
 	}
 	n, err := l.Receive(fds)
 	if err != nil {
-		s.app.log.Warn("connections of the old process are closed", "connections", len(list)-n, "err", err)
+		s.app.log.Warn("connections of the old process are closed", "connections", len(fds)-n, "err", err)
 	}
-	for i := range list[:n] {
+	fds = fds[:n]
+	for i := range list {
 		x := &list[i]
-		err := l.Arrive(fds[i], x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
+		switch {
+		case x.socket > 0:
+		case len(fds) == 0:
+			continue
+		default:
+			x.fd, fds = fds[0], fds[1:]
+		}
+		err := l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
 			s.app.admission.arrived(c)
 			if x.opened != nil {
 				x.opened(c)
@@ -291,7 +324,7 @@ func (s *succession) follow() {
 				closeFiles(r.Files)
 				continue
 			}
-			s.list = append(s.list, x)
+			s.add(x)
 		}
 		s.arrive()
 	}
@@ -299,10 +332,15 @@ func (s *succession) follow() {
 
 // close gives up what was received: the old process has all of it still.
 func (s *succession) close() {
-	for _, x := range s.list {
-		sys.Close(x.fd)
+	for _, list := range s.lists {
+		for i := range list {
+			if list[i].socket == 0 {
+				sys.Close(int(list[i].fd))
+			}
+		}
 	}
-	s.list = nil
+	s.lists = nil
+	s.discardSockets()
 }
 
 // sendLogAhead sends what the memory broker holds while it serves on, so that the pause does not
@@ -350,15 +388,19 @@ func (h *handover) sendLog() (restore func() error, err error) {
 }
 
 // receiveLog waits for the log of the old process.
-func (s *succession) receiveLog(p *takeover.Parent) error {
+func (s *succession) receiveLog() error {
 	a := s.app
 	const worth = 64 << 20 // bytes of garbage
 	size := 0
-	return p.ReceiveLog(func(kind takeover.Type, piece []byte) error {
-		if kind == takeover.Revoked {
+	return s.parent.ReceiveLog(func(kind takeover.Type, piece []byte, files []int) error {
+		switch {
+		case kind == takeover.Sockets:
+			return s.receiveSockets(piece, files)
+		case kind == takeover.Revoked:
 			return a.revocations.moved(piece)
-		}
-		if a.memory != nil {
+		case a.logOutside():
+			return nil
+		case a.memory != nil:
 			if size += len(piece); size > worth { // most of the log comes before the pause
 				size = 0
 				runtime.GC()
@@ -371,6 +413,83 @@ func (s *succession) receiveLog(p *takeover.Parent) error {
 		}
 		return err
 	})
+}
+
+// loop is where a connection of the old process's loop of that number belongs.
+func (s *succession) loop(number int) *eventloop.Loop {
+	loops := s.app.loops.Loops()
+	return loops[max(number, 0)%len(loops)]
+}
+
+// receiveSockets puts sockets, whose connections the old process serves meanwhile, where they belong. One for which there
+// is no room stays with the old process, as its state finds none.
+func (s *succession) receiveSockets(piece []byte, files []int) error {
+	number, err := takeover.ReadSockets(piece)
+	if err != nil {
+		closeFiles(files)
+		return err
+	}
+	if len(s.sockets) == 0 {
+		conns := min(s.parent.Conns, s.app.loops.MaxConns())
+		s.sockets = make([]socketAhead, 0, conns)
+		warmHeap(conns)
+	}
+	l := s.loop(number)
+	fds := make([]int32, len(files))
+	for i, fd := range files {
+		fds[i] = int32(fd)
+	}
+	received := make(chan int, 1)
+	posted := l.Post(func() {
+		n, err := l.Receive(fds)
+		if err != nil {
+			s.app.log.Warn("sockets of the old process are not taken", "sockets", len(fds)-n, "err", err)
+		}
+		received <- n
+	})
+	if !posted {
+		closeFiles(files)
+		return eventloop.ErrStopped
+	}
+	n := <-received
+	for i, fd := range fds {
+		at := socketAhead{fd: fd}
+		if i < n {
+			at.loop = l
+		}
+		s.sockets = append(s.sockets, at)
+	}
+	return nil
+}
+
+// warmHeap leaves memory for conns connections in the heap, so that none is fetched from the kernel while
+// clients wait. It collects garbage.
+func warmHeap(conns int) {
+	const (
+		each  = 3 << 10 // bytes of a connection with its state
+		block = 8 << 10
+		most  = 64 << 20
+	)
+	blocks := make([][]byte, min(conns*each, most)/block)
+	for i := range blocks {
+		blocks[i] = make([]byte, block)
+		for at := 0; at < block; at += 4 << 10 {
+			blocks[i][at] = 1 // or the kernel has not given it
+		}
+	}
+	runtime.KeepAlive(blocks)
+	blocks = nil
+	runtime.GC()
+}
+
+// discardSockets closes what came before the pause and became no connection here.
+func (s *succession) discardSockets() {
+	for _, x := range s.sockets {
+		if x.loop != nil {
+			x.loop.Post(func() { x.loop.Discard(x.fd) })
+		}
+	}
+	s.sockets = nil
 }
 
 // endTakeover ends the link to the old process when ctx is done.

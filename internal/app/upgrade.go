@@ -27,6 +27,9 @@ const (
 	// waits for publishes under way.
 	pauseTime  = 10 * time.Second
 	settleTime = time.Second
+	// firstTurn is how long the new process alone has the processors after its first "serving": it
+	// sends what clients waited for, and what is left to do here can wait.
+	firstTurn = 20 * time.Millisecond
 	// followEvery is how often connections that were busy are looked at, followTime how long
 	// subscribers may be.
 	followEvery = 10 * time.Millisecond
@@ -141,6 +144,7 @@ func (h *handover) run(ctx context.Context) (err error) {
 		if err != nil {
 			h.child.Refuse(err)
 		}
+		h.forgetSockets()
 	}()
 	h.report("preparing")
 	stop := context.AfterFunc(ctx, h.child.Close)
@@ -159,6 +163,9 @@ func (h *handover) run(ctx context.Context) (err error) {
 		if h.ahead, err = h.sendLogAhead(); err != nil {
 			return err
 		}
+	}
+	if err = h.sendSocketsAhead(); err != nil {
+		return err
 	}
 	h.report("moving")
 	return h.move(outside)
@@ -258,6 +265,40 @@ func (h *handover) export() error {
 	return errors.Join(errs...)
 }
 
+// sendSocketsAhead sends the sockets of all connections while they are served, some at a time.
+func (h *handover) sendSocketsAhead() error {
+	c := h.child
+	if c.Peer.Version < takeover.VersionSocketsAhead {
+		return nil
+	}
+	c.SetDeadline(time.Now().Add(prepareTime))
+	for _, l := range h.app.loops.Loops() {
+		for from := 0; from >= 0; {
+			sent := make(chan error, 1)
+			posted := l.Post(func() {
+				var err error
+				from, err = l.SendSockets(from, c.SendSockets)
+				sent <- err
+			})
+			if !posted {
+				return eventloop.ErrStopped
+			}
+			if err := <-sent; err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forgetSockets has connections that stay end by themselves again: the new process has ended, or has
+// closed what it did not take.
+func (h *handover) forgetSockets() {
+	for _, l := range h.app.loops.Loops() {
+		l.Post(l.ForgetSockets)
+	}
+}
+
 // commit makes the new process the server. Once that is sent, nothing here
 // can use a key of a connection that moved.
 func (h *handover) commit(began time.Time, refused map[int]bool) error {
@@ -281,6 +322,9 @@ func (h *handover) commit(began time.Time, refused map[int]bool) error {
 		err = h.child.AwaitServing()
 	}
 	a.upgrade.counts.Paused.Store(int64(time.Since(began)))
+	if err == nil {
+		time.Sleep(firstTurn)
+	}
 	h.eachLoop(func(i int, _ *eventloop.Loop) { h.out[i].Leave() })
 	if err != nil {
 		// It is not known what the new process has done with the connections that it had. They

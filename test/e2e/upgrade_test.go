@@ -178,7 +178,7 @@ func dieInAnUpgrade() {
 	at("hello")
 	no(p.SendPrepared(false, ""))
 	at("prepared")
-	no(p.ReceiveLog(func(takeover.Type, []byte) error { return nil }))
+	no(p.ReceiveLog(func(takeover.Type, []byte, []int) error { return nil }))
 	at("log")
 	for more := true; more; {
 		_, more, err = p.ReceiveConns()

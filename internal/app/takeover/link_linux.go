@@ -30,10 +30,11 @@ const (
 	Done                      // old: nothing more comes
 	Refused                   // both: the takeover is off; a text
 	Revoked                   // old: with the log, some of the revocations that live in the process; JSON
+	Sockets                   // old: before the end of the log, sockets of connections of a loop; a State of socketsFields
 )
 
 func (t Type) String() string {
-	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused", "revocations"}
+	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused", "revocations", "sockets"}
 	if int(t) < len(names) && t != 0 {
 		return names[t]
 	}

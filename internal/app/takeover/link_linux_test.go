@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,7 +117,7 @@ func TestWhenTheLogWasOpenedIsSent(t *testing.T) {
 		}
 		var got time.Time
 		revoked := ""
-		err := (&Parent{Link: b}).ReceiveLog(func(kind Type, piece []byte) (err error) {
+		err := (&Parent{Link: b}).ReceiveLog(func(kind Type, piece []byte, _ []int) (err error) {
 			if kind == Revoked {
 				revoked = string(piece)
 				return nil
@@ -130,6 +131,44 @@ func TestWhenTheLogWasOpenedIsSent(t *testing.T) {
 	}
 	f(time.Time{})
 	f(time.UnixMilli(1234567))
+}
+
+// Sockets come among the pieces of the log, with the loop that they are of and numbers of their own.
+func TestSocketsComeBeforeTheLogEnds(t *testing.T) {
+	a, b := pair(t)
+	c := &Child{Link: a}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	fds := []int{int(r.Fd()), int(w.Fd())}
+	first, err1 := c.SendSockets(3, fds)
+	second, err2 := c.SendSockets(0, fds[:1])
+	if err := errors.Join(err1, err2, c.Send(LogEnd, nil)); err != nil || first != 0 || second != 2 {
+		t.Fatalf("numbers %d and %d, %v; want 0 and 2", first, second, err)
+	}
+	var got []int
+	err = (&Parent{Link: b}).ReceiveLog(func(kind Type, body []byte, files []int) error {
+		loop, err := ReadSockets(body)
+		got = append(got, loop, len(files))
+		for _, fd := range files {
+			_ = os.NewFile(uintptr(fd), "").Close()
+		}
+		if kind != Sockets {
+			t.Errorf("got %v", kind)
+		}
+		return err
+	})
+	if want := []int{3, 2, 0, 1}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("loops and sockets %v, %v; want %v", got, err, want)
+	}
+	for _, s := range []State{nil, State{}.Uint(socketsLoop, 1<<40), {1}} {
+		if loop, err := ReadSockets(s); err == nil {
+			t.Errorf("%x: loop %d", []byte(s), loop)
+		}
+	}
 }
 
 func TestARefusalArrivesInWords(t *testing.T) {

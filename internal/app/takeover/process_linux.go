@@ -15,7 +15,7 @@ import (
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
 	// MinVersion is the oldest that this build speaks too.
-	Version    = 4
+	Version    = 5
 	MinVersion = 2
 
 	// environment names the variable that gives a process the descriptor of its end.
@@ -51,6 +51,11 @@ const VersionLogAhead = 3
 
 // VersionRevoked is the first version in which revocations come with the log.
 const VersionRevoked = 4
+
+// VersionSocketsAhead is the first version in which sockets of connections can come before the pause.
+const VersionSocketsAhead = 5
+
+const socketsLoop = 1 // the number of the loop that they are of, plus 1
 
 const logOpened = 1 // Unix milliseconds, see SendOpened
 
@@ -117,18 +122,39 @@ type Child struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 
-	conns sync.Mutex // makes the numbers those of the order in which connections are sent
-	sent  int
+	conns   sync.Mutex // makes the numbers those of the order in which connections are sent
+	sent    int
+	sockets int // of Sockets
 }
 
-// SendConns sends connections, one for each descriptor, and returns the number of the first;
-// the others follow. Any goroutine.
-func (c *Child) SendConns(body []byte, fds []int) (first int, err error) {
+// SendConns sends n connections and returns the number of the first; the others follow. fds are the descriptors of
+// those whose sockets were not sent before. Any goroutine.
+func (c *Child) SendConns(n int, body []byte, fds []int) (first int, err error) {
 	c.conns.Lock()
 	defer c.conns.Unlock()
 	first = c.sent
-	c.sent += len(fds)
+	c.sent += n
 	return first, c.Send(Conns, body, fds...)
+}
+
+// SendSockets sends sockets of connections of a loop, whose states follow in the pause, and returns
+// the number of the first, which is another count than that of SendConns. Any goroutine.
+func (c *Child) SendSockets(loop int, fds []int) (first int, err error) {
+	c.conns.Lock()
+	defer c.conns.Unlock()
+	first = c.sockets
+	c.sockets += len(fds)
+	return first, c.Send(Sockets, State{}.Uint(socketsLoop, uint64(loop)+1), fds...)
+}
+
+// ReadSockets returns the loop of SendSockets.
+func ReadSockets(s State) (loop int, err error) {
+	var n uint64
+	err = s.Into([]any{socketsLoop: &n})
+	if err == nil && (n == 0 || n > 256) {
+		err = fmt.Errorf("%w: sockets of loop %d", ErrState, n)
+	}
+	return int(n) - 1, err
 }
 
 // Start starts program with args and waits for its hello. environ is its environment; what
@@ -352,17 +378,20 @@ func (p *Parent) SendPrepared(outside bool, url string) error {
 }
 
 // ReceiveLog calls piece with each piece of the log, of type Log, and of revocations, of type Revoked,
-// until the last. piece must not keep it.
-func (p *Parent) ReceiveLog(piece func(t Type, body []byte) error) error {
+// until the last, and with sockets that come meanwhile, of type Sockets. piece must not keep the body; the descriptors are
+// piece's.
+func (p *Parent) ReceiveLog(piece func(t Type, body []byte, files []int) error) error {
 	for {
 		f, err := p.Receive()
 		if err != nil {
 			return fmt.Errorf("takeover: waiting for the log: %w", noEOF(err))
 		}
-		f.Close()
+		if f.Type != Sockets {
+			f.Close()
+		}
 		switch f.Type {
-		case Log, Revoked:
-			if err := piece(f.Type, f.Body); err != nil {
+		case Log, Revoked, Sockets:
+			if err := piece(f.Type, f.Body, f.Files); err != nil {
 				return err
 			}
 		case LogEnd:

@@ -53,6 +53,7 @@ type Loop struct {
 	// Owned by the loop's goroutine. No lock.
 	now       int64 // nanoseconds since base, read once per tick
 	table     connTable
+	sent      sentSockets // that another process has; nil mostly
 	accepting acceptor
 	timers    *timerwheel.Wheel[*Conn]
 	running   []func()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
@@ -47,6 +48,7 @@ const (
 	connOutput              // that waits for the socket
 	connNoRead              // 1: reading is paused
 	connFilter              // the filter's state
+	connSocket              // number of its socket, which the other process has, plus 1
 )
 
 // MaxMoving bounds the unsent bytes of a connection that moves.
@@ -65,22 +67,26 @@ func (e *Exported) Len() int { return len(e.conns) }
 // Bytes is what their states take together.
 func (e *Exported) Bytes() int { return e.size }
 
-// Export hands the states of the connections that can move now to send, as bodies
-// of frames of connections with their descriptors, which are lent until send returns. They
-// are not read from then on, until Leave or Keep. all says that meanwhile no input of any
-// other connection may be seen either. Loop only, between two ticks.
-func (l *Loop) Export(all bool, send func(body []byte, fds []int) (first int, err error)) (*Exported, error) {
+// A Sender sends the states of n connections as the body of a frame, with the descriptors of those
+// whose sockets were not sent ahead, which are lent until it returns. The connections have the numbers from
+// first on.
+type Sender func(n int, body []byte, fds []int) (first int, err error)
+
+// Export hands the states of the connections that can move now to send. They are not read
+// from then on, until Leave or Keep. paused says that the loop does not turn meanwhile: no input of any
+// other connection is seen either. Loop only, between two ticks.
+func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
 	l.flushDirty()
 	l.gather.flush()
 	l.runFlushers()
 	var wanted []*Conn
 	var loans []poller.Loan
 	for _, c := range l.table.conns {
-		if c != nil && c.fd >= 0 && !c.Connecting() && (all || c.canMove()) {
+		if c != nil && c.fd >= 0 && !c.Connecting() && (paused || c.canMove()) {
 			wanted, loans = append(wanted, c), append(loans, poller.Loan{Key: c.key, FD: int(c.fd)})
 		}
 	}
-	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime)
+	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime, paused)
 	e := &Exported{}
 	b := batch{loop: l, send: send, to: e}
 	for _, c := range wanted {
@@ -107,11 +113,12 @@ const (
 // A batch collects connections for a frame.
 type batch struct {
 	loop  *Loop
-	send  func([]byte, []int) (int, error)
+	send  Sender
 	to    *Exported
 	conns []*Conn
 	loans []poller.Loan
 	body  []byte
+	n     int // connections in it
 	files []int
 	err   error
 
@@ -123,7 +130,11 @@ type batch struct {
 func (b *batch) lend() {
 	b.loans = b.loans[:0]
 	for _, c := range b.conns {
-		b.loans = append(b.loans, poller.Loan{Key: c.key, FD: int(c.fd)})
+		part := poller.Whole
+		if b.loop.sent.number(c.key) != 0 {
+			part = poller.ItsInput
+		}
+		b.loans = append(b.loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: part})
 	}
 	b.loop.poller.Lend(b.loans)
 	for i, c := range b.conns {
@@ -146,25 +157,28 @@ func (b *batch) add(c *Conn, loan *poller.Loan) bool {
 	if !ok || len(s) > maxState {
 		return false
 	}
-	before := len(b.body)
-	b.body = takeover.AppendRecord(b.body, 1, s)
+	before, files := len(b.body), 0
+	if loan.Part == poller.Whole {
+		b.files, files = append(b.files, loan.File), 1
+	}
+	b.body = takeover.AppendRecord(b.body, files, s)
 	b.to.size += len(b.body) - before
 	b.to.conns = append(b.to.conns, c)
-	if b.files = append(b.files, loan.File); len(b.body) > batchBytes {
+	if b.n++; len(b.body) > batchBytes {
 		b.flush()
 	}
 	return true
 }
 
 func (b *batch) flush() {
-	if len(b.files) > 0 && b.err == nil {
+	if b.n > 0 && b.err == nil {
 		var first int
-		first, b.err = b.send(b.body, b.files)
-		for i := range b.files {
+		first, b.err = b.send(b.n, b.body, b.files)
+		for i := range b.n {
 			b.to.numbers = append(b.to.numbers, first+i)
 		}
 	}
-	b.body, b.files = b.body[:0], b.files[:0]
+	b.body, b.files, b.n = b.body[:0], b.files[:0], 0
 }
 
 // canMove reports whether c was accepted, is open both ways, has not too much to send, and has a
@@ -195,6 +209,7 @@ func (b *batch) state(c *Conn, raw []byte) (takeover.State, bool) {
 	defer func() { b.conn = s }()
 	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort))
 	s = s.Uint(connListener, uint64(c.listener)+1).Uint(connLoop, uint64(c.loop.id)+1)
+	s = s.MustUint(connSocket, uint64(b.loop.sent.number(c.key)))
 	s = s.MustBytes(connRaw, raw)
 	if q := c.out; q != nil {
 		s = s.MustBytes(connSealed, q.sealed)
@@ -284,6 +299,7 @@ func (c *Conn) leave() {
 	}
 	c.flags |= flagClosed
 	l.timers.Stop(&c.timer)
+	l.sent.take(c.key)
 	if c.fd >= 0 {
 		l.poller.Leave(c.key, int(c.fd))
 	}
@@ -308,6 +324,8 @@ type Moving struct {
 	Filter takeover.State
 	// Loop is the number of the loop that it had.
 	Loop int
+	// Socket is the number by which SendSockets sent its socket, plus 1; 0: it comes with a descriptor.
+	Socket int
 	// Timer is how long it was until the handler's timer, in nanoseconds; 0: there was none.
 	Timer int64
 
@@ -361,6 +379,8 @@ func Import(s takeover.State) (*Moving, error) {
 			m.noRead = f.Uint != 0
 		case connFilter:
 			m.Filter = takeover.State(f.Bytes)
+		case connSocket:
+			m.Socket = int(min(f.Uint, 1<<31))
 		default:
 			return false, nil
 		}
@@ -383,6 +403,7 @@ func (l *Loop) Receive(fds []int32) (n int, err error) {
 		}
 		return 0, ErrStopped
 	}
+	l.table.conns, l.table.gens = slices.Grow(l.table.conns, len(fds)), slices.Grow(l.table.gens, len(fds))
 	return l.poller.Adopt(fds)
 }
 

@@ -47,7 +47,7 @@ type sent struct {
 	first int
 }
 
-func (s *sent) send(body []byte, fds []int) (int, error) {
+func (s *sent) send(n int, body []byte, fds []int) (int, error) {
 	var own []int
 	for _, fd := range fds {
 		d, err := syscall.Dup(fd) // the kernel does that, too
@@ -61,8 +61,11 @@ func (s *sent) send(body []byte, fds []int) (int, error) {
 	if err != nil {
 		s.t.Error(err)
 	}
+	if len(list) != n {
+		s.t.Errorf("%d records, said to be %d", len(list), n)
+	}
 	first := s.first
-	s.first += len(list)
+	s.first += n
 	s.list = append(s.list, list...)
 	return first, nil
 }

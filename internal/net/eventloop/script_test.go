@@ -109,8 +109,8 @@ func (p *scripted) Send(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 func (p *scripted) SendCopy(k poller.Key, fd int, b []byte) (int, syscall.Errno) {
 	return p.Send(k, fd, b)
 }
-func (p *scripted) Flush()                                               {}
-func (p *scripted) Quiesce([]poller.Loan, poller.Handler, time.Duration) {}
+func (p *scripted) Flush()                                                     {}
+func (p *scripted) Quiesce([]poller.Loan, poller.Handler, time.Duration, bool) {}
 func (p *scripted) Lend(loans []poller.Loan) {
 	for i := range loans {
 		loans[i].File = loans[i].FD
@@ -118,6 +118,7 @@ func (p *scripted) Lend(loans []poller.Loan) {
 }
 func (p *scripted) Returned([]poller.Loan)          {}
 func (p *scripted) Leave(k poller.Key, fd int)      { p.Close(k, fd) }
+func (p *scripted) End(poller.Key, int)             {}
 func (p *scripted) Unsent(k poller.Key, fd int) int { return p.connected(k, fd).unsent }
 func (p *scripted) SetOption(k poller.Key, fd int, _ sys.Setting) error {
 	p.connected(k, fd)

@@ -128,9 +128,14 @@ func (s *socket) close(err error, orderly, reset bool) {
 	case s.fd == carried:
 		s.carrying().carrier.Close(err, orderly)
 	case s.fd < 0: // it never had one
-	case reset:
-		s.loop.poller.Abort(s.key, int(s.fd))
 	default:
-		s.loop.poller.Close(s.key, int(s.fd))
+		if s.loop.sent.take(s.key) != 0 {
+			s.loop.poller.End(s.key, int(s.fd))
+		}
+		if reset {
+			s.loop.poller.Abort(s.key, int(s.fd))
+		} else {
+			s.loop.poller.Close(s.key, int(s.fd))
+		}
 	}
 }

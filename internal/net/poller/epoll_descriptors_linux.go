@@ -14,7 +14,7 @@ type descriptors struct{}
 func (descriptors) Adopt(fds []int32) (int, error) { return len(fds), nil }
 
 // Quiesce implements Poller: nothing is ever in flight, and what is received is received in Wait.
-func (descriptors) Quiesce([]Loan, Handler, time.Duration) {}
+func (descriptors) Quiesce([]Loan, Handler, time.Duration, bool) {}
 
 // Lend implements Poller: connections are descriptors.
 func (descriptors) Lend(loans []Loan) {
@@ -46,6 +46,12 @@ func (descriptors) Unsent(_ Key, fd int) int { return sys.Unsent(fd) }
 
 // SetOption implements Poller.
 func (descriptors) SetOption(_ Key, fd int, s sys.Setting) error { return s.Apply(fd) }
+
+// End implements Poller.
+func (p *Epoll) End(_ Key, fd int) {
+	_ = sys.EpollDel(p.ep, fd) // see Leave
+	sys.Shutdown(fd)
+}
 
 // Leave implements Poller. An epoll watches open files, not descriptors: it would continue to
 // watch what another process has open.

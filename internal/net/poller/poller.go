@@ -43,15 +43,28 @@ type Handler interface {
 
 // A Loan is a connection that is to be sent to another process.
 type Loan struct {
-	Key Key
-	FD  int
+	Key  Key
+	FD   int
+	Part Part
 
-	// File is a descriptor of the process for it; -1: it cannot be had, because something
-	// is in flight or the kernel is too old.
+	// File is a descriptor of the process for it, or for ItsInput 0; -1: it cannot be lent, because
+	// something is in flight or the kernel is too old.
 	File int
 	// Input is what was received of it and not passed on.
 	Input []byte
 }
+
+// A Part says what is lent of a connection.
+type Part uint8
+
+const (
+	// Whole is the socket and the input that was not passed on. Quiesce comes first.
+	Whole Part = iota
+	// ItsSocket is the socket alone, of a connection that continues here meanwhile.
+	ItsSocket
+	// ItsInput is the input alone: the other process has the socket. Quiesce comes first.
+	ItsInput
+)
 
 // A Poller serves one loop. All methods but Wake belong to the loop's goroutine,
 // which the first Wait may lock to its thread (an io_uring belongs to one);
@@ -99,14 +112,18 @@ type Poller interface {
 	SetOption(k Key, fd int, s sys.Setting) error
 	// Quiesce receives nothing more from connections that are to be lent, until SetReading,
 	// and returns when nothing is in flight for them, or after within. What broke meanwhile
-	// is reported to h.
-	Quiesce(loans []Loan, h Handler, within time.Duration)
-	// Lend fills in File and Input of each, which are valid until Returned. Quiesce comes first.
+	// is reported to h. paused says that Wait is not called before each of them has left or is
+	// read from again: receives that only Wait would let continue may stay in flight then.
+	Quiesce(loans []Loan, h Handler, within time.Duration, paused bool)
+	// Lend fills in File and Input of each, which are valid until Returned.
 	Lend(loans []Loan)
 	// Returned ends a Lend.
 	Returned(loans []Loan)
 	// Leave is Close for a connection that is open in another process, too.
 	Leave(k Key, fd int)
+	// End precedes Close or Abort of a connection whose socket another process has, too: the peer
+	// sees the end without that process.
+	End(k Key, fd int)
 	// Wait dispatches events to h. It waits up to timeout for the first one;
 	// negative means for ever, 0 not at all.
 	Wait(timeout time.Duration, h Handler) error

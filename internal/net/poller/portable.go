@@ -86,8 +86,9 @@ func (noSockets) Close(Key, int)                                 {}
 func (noSockets) Abort(Key, int)                                 {}
 func (noSockets) Unsent(Key, int) int                            { return 0 }
 func (noSockets) SetOption(Key, int, sys.Setting) error          { return errNoSockets }
-func (noSockets) Quiesce([]Loan, Handler, time.Duration)         {}
+func (noSockets) Quiesce([]Loan, Handler, time.Duration, bool)   {}
 func (noSockets) Lend([]Loan)                                    {}
 func (noSockets) Returned([]Loan)                                {}
 func (noSockets) Leave(Key, int)                                 {}
+func (noSockets) End(Key, int)                                   {}
 func (noSockets) Release()                                       {}

@@ -17,19 +17,61 @@ const (
 	quiesceWait  = time.Millisecond
 )
 
+// lending is what p lends. Owned by the loop's goroutine.
+type lending struct {
+	p *Uring
+	// installed are the results of requests to install, installing of which are under way.
+	installed  []int32
+	installing int
+	// stopped are the entries that Quiesce stopped reading from; nil when there is none.
+	stopped entrySet
+	// paused: until the next Wait nothing may let a receive in flight continue.
+	paused bool
+	// ended are the entries whose socket another process has, too, and that are closed.
+	ended entrySet
+}
+
 // Quiesce implements Poller. What it stops reading from is not watched for a hang-up meanwhile:
 // each either leaves or is read from again, and starting and cancelling such a watch is a good part of
 // what a connection costs while all of them wait.
-func (p *Uring) Quiesce(loans []Loan, h Handler, within time.Duration) {
-	p.stopped = make(entrySet, len(p.conns)/64+1)
+//
+// The kernel reads for a ring like this one in calls that look for results alone: without such a
+// call a receive in flight takes nothing from its socket. If it is cancelled before the next one, it
+// never does (io_uring/poll.c, io_poll_check_events, looks at that first); so a pause needs to cancel nothing.
+func (l *lending) Quiesce(loans []Loan, h Handler, within time.Duration, paused bool) {
+	p := l.p
+	l.stopped = make(entrySet, len(p.conns)/64+1)
+	l.paused = paused && p.locked && p.ring.Deferred()
 	for i := range loans {
-		if idx := index(loans[i].FD); p.conns[idx].state&connReading != 0 {
-			p.stopped.add(idx)
+		idx := index(loans[i].FD)
+		c := &p.conns[idx]
+		if c.state&connReading == 0 {
+			continue
+		}
+		if l.stopped.add(idx); l.paused {
+			c.state &^= connReading
+		} else {
 			p.SetReading(loans[i].Key, loans[i].FD, false)
 		}
 	}
+	if l.paused {
+		hold(p, h)
+		return
+	}
 	awaitQuiet(p, h, within)
-	p.stopped = nil
+	l.stopped = nil
+}
+
+// hold submits what p has, and keeps the input that the kernel had received before for when the loop
+// reads again.
+func hold(p *Uring, h Handler) {
+	for range 100 {
+		p.submit()
+		if len(p.ready) == 0 && p.ring.Pending() == 0 || p.err != 0 {
+			return
+		}
+		p.dispatch(h)
+	}
 }
 
 // An entrySet has entries of the table; nil: none.
@@ -70,14 +112,18 @@ func awaitQuiet(p *Uring, h Handler, within time.Duration) {
 }
 
 // Lend implements Poller. The requests are submitted together.
-func (p *Uring) Lend(loans []Loan) {
+func (l *lending) Lend(loans []Loan) {
+	p := l.p
 	p.installed = append(p.installed[:0], make([]int32, len(loans))...)
 	p.installing = 0
 	for i := range loans {
-		idx := index(loans[i].FD)
-		c := &p.conns[idx]
+		idx, part := index(loans[i].FD), loans[i].Part
 		p.installed[i] = -1
-		if c.state&(connRecv|connBroken|connShut|connShutting|connReading) != 0 || c.send != 0 {
+		if part != ItsSocket && !l.canLend(&p.conns[idx]) {
+			continue
+		}
+		if part == ItsInput {
+			p.installed[i] = 0
 			continue
 		}
 		p.installing++
@@ -92,10 +138,19 @@ func (p *Uring) Lend(loans []Loan) {
 			l.File = -1 // in flight, or Linux before 6.8
 			continue
 		}
-		if in := p.held[index(l.FD)]; in != nil {
+		if in := p.held[index(l.FD)]; in != nil && l.Part != ItsSocket {
 			l.Input = in.b // an end of the stream is seen again in the socket
 		}
 	}
+}
+
+// canLend reports whether nothing is in flight for c that could take or send bytes.
+func (l *lending) canLend(c *uringConn) bool {
+	flight := connRecv
+	if l.paused {
+		flight = 0
+	}
+	return c.state&(flight|connBroken|connShut|connShutting|connReading) == 0 && c.send == 0
 }
 
 // awaitInstalled submits what p has and returns when all opInstall have their results.
@@ -112,13 +167,21 @@ func awaitInstalled(p *Uring) {
 }
 
 // Returned implements Poller.
-func (p *Uring) Returned(loans []Loan) {
+func (*lending) Returned(loans []Loan) {
 	for i := range loans {
-		if loans[i].File >= 0 {
+		if loans[i].File >= 0 && loans[i].Part != ItsInput {
 			sys.Close(loans[i].File)
 		}
 	}
 }
 
 // Leave implements Poller.
-func (p *Uring) Leave(_ Key, fd int) { p.close(index(fd), false) }
+func (l *lending) Leave(_ Key, fd int) { l.p.close(index(fd), false) }
+
+// End implements Poller. The entry is shut down before it is closed.
+func (l *lending) End(_ Key, fd int) {
+	if l.ended == nil {
+		l.ended = make(entrySet, l.p.files/64+1)
+	}
+	l.ended.add(index(fd))
+}

@@ -45,13 +45,9 @@ type Uring struct {
 	orphans []orphan
 	// dials are the addresses of Connect, by entry of the table, until it is over.
 	dials map[uint32]*sys.Address
-	// install are descriptors that Adopt puts into the table; installed are the results of
-	// requests to install, installing of which are under way.
-	install    *[maxInstall]int32
-	installed  []int32
-	installing int
-	// stopped are the entries that Quiesce stopped reading from; nil except in it.
-	stopped entrySet
+	// install are descriptors that Adopt puts into the table.
+	install *[maxInstall]int32
+	lending
 
 	// Events that wait for the next dispatch.
 	ready     []sys.CQE
@@ -202,7 +198,7 @@ func newUring(conns, entries, results int) (_ *Uring, err error) {
 		conns = limit
 	}
 	p := &Uring{wake: -1, files: conns, held: heldInputs{}, dials: map[uint32]*sys.Address{}, install: new([maxInstall]int32)}
-	p.accepting.p = p
+	p.accepting.p, p.lending.p = p, p
 	if p.ring, err = sys.OpenRing(entries, results); err != nil {
 		return nil, err
 	}
@@ -343,7 +339,9 @@ func (p *Uring) submit() {
 	switch e {
 	case 0, sys.EINTR:
 	case sys.EAGAIN, sys.EBUSY: // out of memory, or of room for results: make some
-		_ = p.ring.Poll()
+		if !p.paused {
+			_ = p.ring.Poll()
+		}
 		p.collect()
 	default:
 		p.err = e
@@ -383,6 +381,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 			return err
 		}
 	}
+	p.paused, p.stopped = false, nil
 	p.expireOrphans()
 	if p.ring.Pending() > 0 || p.ring.Work() || timeout == 0 {
 		p.publish()

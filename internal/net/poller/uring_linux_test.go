@@ -245,7 +245,7 @@ func TestNothingIsInFlightForQuiescedConnections(t *testing.T) {
 		for _, c := range s.conns {
 			loans = append(loans, Loan{Key: c.k, FD: c.fd})
 		}
-		p.Quiesce(loans, s, 10*time.Second)
+		p.Quiesce(loans, s, 10*time.Second, false)
 		for _, l := range loans {
 			if at := p.conns[index(l.FD)].state & (connRecv | connHangup); at != 0 {
 				t.Errorf("entry %d: in flight: %b", index(l.FD), at)

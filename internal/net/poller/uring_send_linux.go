@@ -140,7 +140,7 @@ func (p *Uring) Shutdown(_ Key, fd int) {
 func (p *Uring) shutdown(idx uint32) {
 	p.conns[idx].state |= connShutting
 	s := p.request()
-	s.PrepShutdown(idx)
+	s.PrepShutdown(idx, sys.SendingSide)
 	s.UserData = p.conns.userData(opShutdown, idx)
 }
 
@@ -199,6 +199,14 @@ func (p *Uring) close(idx uint32, reset bool) {
 func (p *Uring) finish(idx uint32) {
 	c := &p.conns[idx]
 	if c.state&connTaken == 0 || c.send != 0 || c.state&(connRecv|connHangup|connShutting|connConnecting) != 0 {
+		return
+	}
+	if p.ended.has(idx) { // and then it is finished
+		p.ended.drop(idx)
+		c.state |= connShutting
+		s := p.request()
+		s.PrepShutdown(idx, sys.BothSides)
+		s.UserData = p.conns.userData(opShutdown, idx)
 		return
 	}
 	if c.state&connReset != 0 {

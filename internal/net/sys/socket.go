@@ -252,6 +252,9 @@ func ReserveDescriptors(n int) {
 // ShutdownWrite ends the sending side: the peer reads the end of the stream.
 func ShutdownWrite(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
+// Shutdown ends both sides, of every descriptor for the socket.
+func Shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) }
+
 // Unsent returns how many bytes wait unsent or unacknowledged in the kernel.
 func Unsent(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)

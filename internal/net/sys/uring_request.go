@@ -200,9 +200,18 @@ func (s *SQE) PrepCancel(userData uint64) {
 	s.Opcode, s.Flags, s.FD, s.Addr = OpAsyncCancel, sqeSkipSuccess, -1, userData
 }
 
-// PrepShutdown ends the sending side of a direct descriptor.
-func (s *SQE) PrepShutdown(file uint32) {
-	s.Opcode, s.Flags, s.FD, s.Len = OpShutdown, sqeFixedFile, int32(file), unix.SHUT_WR
+// A Side is what of a connection PrepShutdown ends.
+type Side uint32
+
+// The sides.
+const (
+	SendingSide Side = unix.SHUT_WR
+	BothSides   Side = unix.SHUT_RDWR
+)
+
+// PrepShutdown ends a side of a direct descriptor.
+func (s *SQE) PrepShutdown(file uint32, side Side) {
+	s.Opcode, s.Flags, s.FD, s.Len = OpShutdown, sqeFixedFile, int32(file), uint32(side)
 }
 
 // PrepClose closes a direct descriptor. A result comes only when that failed.
