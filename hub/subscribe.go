@@ -95,7 +95,7 @@ func (h *Hub) subscribe(ctx context.Context, o SubscribeOptions, yield func(Mess
 	}
 	defer w.call(func() { w.shard.Unsubscribe(&s.sub) })
 	for {
-		items := s.take()
+		items := s.dequeueAll()
 		for i := range items {
 			if err := items[i].err; err != nil {
 				return err
@@ -163,7 +163,7 @@ type subscription struct {
 
 var _ engine.Sink = (*subscription)(nil)
 
-func (s *subscription) take() []item {
+func (s *subscription) dequeueAll() []item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queue

@@ -341,7 +341,7 @@ func (b *Broker) Import(piece []byte) error {
 		if in == nil {
 			return true, errors.New("no log was started")
 		}
-		return in.take(f)
+		return in.readField(f)
 	})
 }
 
@@ -363,7 +363,7 @@ type movedKey struct {
 	at  time.Duration // since log.born
 }
 
-func (in *importing) take(f takeover.Field) (known bool, err error) {
+func (in *importing) readField(f takeover.Field) (known bool, err error) {
 	l, s := in.log, takeover.State(f.Bytes)
 	l.mu.Lock()
 	defer l.mu.Unlock()

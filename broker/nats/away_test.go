@@ -108,7 +108,7 @@ func TestAReadOnlyDiskRefusesAndRecovers(t *testing.T) {
 		if err := r.look(0); err != nil {
 			t.Fatal(err)
 		}
-		if r.frozen.Load() != readOnly || r.bare.Load() != readOnly || readOnly && r.take(1) {
+		if r.frozen.Load() != readOnly || r.bare.Load() != readOnly || readOnly && r.reserve(1) {
 			t.Errorf("read-only %v: %v, full %v", readOnly, r.frozen.Load(), r.bare.Load())
 		}
 	}

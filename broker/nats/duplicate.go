@@ -35,7 +35,7 @@ func (o *outbox) compare(id, seq uint64) bool {
 			o.again(id, bridgeEvery) // until its deadline
 			return
 		}
-		if p := o.take(id); p != nil {
+		if p := o.pop(id); p != nil {
 			p.done(p.duplicateOf(first, check, seq, err))
 		}
 	})

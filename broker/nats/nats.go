@@ -281,7 +281,7 @@ func (b *Broker) startServer(ctx context.Context, namespaces []hub.Namespace) (e
 		if b.server, err = startEmbedded(b.cfg, namespaces, b.log); err == nil {
 			break
 		}
-		if d, derr := spaceOf(b.cfg.Dir); !takesNothing(err) && (derr != nil || !d.full) {
+		if d, derr := spaceOf(b.cfg.Dir); !notWritable(err) && (derr != nil || !d.full) {
 			return err
 		}
 		b.waits("space in the data directory", err)
@@ -506,7 +506,7 @@ func (b *Broker) shut() error {
 		return b.server.lock.Close()
 	}
 	if b.server.stopServer() && b.started {
-		if err = b.mark(true); takesNothing(err) { // it started without, and can again
+		if err = b.mark(true); notWritable(err) { // it started without, and can again
 			b.log.Warn("high-water marks cannot be written", "err", err)
 			err = nil
 		}

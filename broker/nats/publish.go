@@ -125,7 +125,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 		err = s.site.refusal()
 	case s.storage.refusesNow(time.Now()):
 		err = s.errStorage()
-	case s.durable() && b.room != nil && !b.room.take(int64(len(p.Data)+p.Attributes.Size()+overhead)):
+	case s.durable() && b.room != nil && !b.room.reserve(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = b.room.refusal()
 	default:
 		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), newest: newest, done: done})
@@ -181,8 +181,8 @@ func (u *unanswered) pendingBytes() int64 {
 	return int64(u.bytes + u.count*overhead)
 }
 
-// take removes the publish called id, if it has no answer yet.
-func (u *unanswered) take(id uint64) *pending {
+// pop removes the publish called id, if it has no answer yet.
+func (u *unanswered) pop(id uint64) *pending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p := u.waiting[id]
@@ -345,7 +345,7 @@ func (o *outbox) sendOne(p *pending) {
 		}
 		err = publishError(err)
 	}
-	if o.take(p.id) != nil {
+	if o.pop(p.id) != nil {
 		p.done(hub.Position{}, err)
 	}
 }
@@ -467,7 +467,7 @@ func answerPublish(o *outbox, id, seq uint64, duplicate bool, body []byte, ackEr
 	if duplicate && o.compare(id, seq) {
 		return
 	}
-	p := o.take(id)
+	p := o.pop(id)
 	if p == nil {
 		return
 	}

@@ -65,8 +65,8 @@ func noSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// takesNothing reports whether err is a disk that is used up or read-only.
-func takesNothing(err error) bool { return noSpace(err) || errors.Is(err, syscall.EROFS) }
+// notWritable reports whether err is a disk that is used up or read-only.
+func notWritable(err error) bool { return noSpace(err) || errors.Is(err, syscall.EROFS) }
 
 // free returns how many bytes may still be written to dir before minFree is reached.
 func free(dir string, minFree int64) (int64, error) {
@@ -178,8 +178,8 @@ func tryFile(dir string) error {
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
-// take reports whether n bytes may be written.
-func (r *room) take(n int64) bool {
+// reserve reports whether n bytes may be written.
+func (r *room) reserve(n int64) bool {
 	if r.shut.Load() {
 		return false
 	}

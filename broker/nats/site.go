@@ -123,7 +123,7 @@ func (w *siteLog) settle(ctx context.Context) error {
 		switch {
 		case l != nil:
 			w.s.leads(l.site)
-			w.take(here, other)
+			w.update(here, other)
 			keysAtStart(w, l)
 			return nil
 		case here.err == nil && other.err == nil && here.missing && other.missing:
@@ -178,10 +178,10 @@ func (w *siteLog) tick() {
 	if w.s.b.ctx.Err() != nil {
 		return
 	}
-	w.take(here, other)
+	w.update(here, other)
 	switch l := w.leader(here, other); {
 	case l == nil:
-		w.takeOver(here)
+		w.failOver(here)
 	case l.site != w.site():
 		w.move(l)
 	case l == other:
@@ -215,8 +215,8 @@ func (w *siteView) move(l *siteLook) {
 	nudge(w.news)
 }
 
-// take notes what was seen.
-func (w *siteView) take(looks ...*siteLook) {
+// update notes what was seen.
+func (w *siteView) update(looks ...*siteLook) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -247,10 +247,10 @@ func (w *siteView) take(looks ...*siteLook) {
 	}
 }
 
-// takeOver has this site lead the log if the other one is lost and that is to happen by itself.
+// failOver has this site lead the log if the other one is lost and that is to happen by itself.
 // A process that has not seen the other site lead since it began leaves it to an operator: it
 // may have come back after the other site went on without it.
-func (w *siteLog) takeOver(here *siteLook) {
+func (w *siteLog) failOver(here *siteLook) {
 	w.mu.Lock()
 	may := w.cfg.Automatic && w.lost[w.cfg.Other] && w.seen
 	w.mu.Unlock()

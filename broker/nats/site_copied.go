@@ -79,12 +79,12 @@ func (w *siteLog) safe(ctx context.Context, epoch, site string) (upTo uint64, ok
 		// If the log says now, after these were stored, that it needs no copy, then one that
 		// is to be needed later has them before it counts.
 		l := w.s.lookAt(ctx, site)
-		if w.take(l); l.leadsLog() && l.epoch == epoch && l.sited.alone {
+		if w.update(l); l.leadsLog() && l.epoch == epoch && l.sited.alone {
 			return l.last, true
 		}
 	}
 	c := w.s.lookAt(ctx, w.cfg.away(site))
-	w.take(c)
+	w.update(c)
 	return c.last, c.follows(epoch)
 }
 

@@ -256,7 +256,7 @@ func (h *Handler) ServeSSE(w http.ResponseWriter, r *http.Request) {
 	if since := r.Header.Get("Last-Event-ID"); since != "" {
 		sub.Since = since
 	}
-	if !h.loops.takeSSE(w, r, sub, id) {
+	if !h.loops.adoptSSE(w, r, sub, id) {
 		h.threads.ServeSSE(w, r, sub, id)
 	}
 }
@@ -267,7 +267,7 @@ func (h *Handler) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	if sub == nil {
 		return
 	}
-	if h.loops.takeWebSocket(w, r, sub, id) {
+	if h.loops.adoptWebSocket(w, r, sub, id) {
 		return
 	}
 	h.threads.ServeWebSocket(w, r, h.cfg.CheckOrigin, sub, id)

@@ -75,16 +75,16 @@ func (l *loops) streams() int64 {
 	return st.SSE + st.WebSocket
 }
 
-func (l *loops) takeSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) bool {
+func (l *loops) adoptSSE(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) bool {
 	if l == nil || r.Method != http.MethodGet || !movable(w, r) {
 		return false
 	}
 	s := l.subscription(w, sub, id)
 	s.Accept = pushhttp.Joined(r, "Accept-Encoding")
-	return l.take(w, r, s, l.push.ServeSSE)
+	return l.adopt(w, r, s, l.push.ServeSSE)
 }
 
-func (l *loops) takeWebSocket(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) bool {
+func (l *loops) adoptWebSocket(w http.ResponseWriter, r *http.Request, sub *wire.Subscription, id *auth.Identity) bool {
 	if l == nil || !movable(w, r) {
 		return false
 	}
@@ -94,7 +94,7 @@ func (l *loops) takeWebSocket(w http.ResponseWriter, r *http.Request, sub *wire.
 	}
 	s := l.subscription(w, sub, id)
 	s.Key, s.Accept = key, extensions
-	return l.take(w, r, s, l.push.ServeWebSocket)
+	return l.adopt(w, r, s, l.push.ServeWebSocket)
 }
 
 // movable reports whether the connection of r is bare HTTP/1.1 without a body, so
@@ -124,9 +124,9 @@ func (l *loops) subscription(w http.ResponseWriter, sub *wire.Subscription, id *
 	return s
 }
 
-// take moves the connection to a loop. It returns false when nothing was done yet
+// adopt moves the connection to a loop. It returns false when nothing was done yet
 // and net/http still has it.
-func (l *loops) take(w http.ResponseWriter, r *http.Request, s *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) bool {
+func (l *loops) adopt(w http.ResponseWriter, r *http.Request, s *push.Subscription, serve func(*eventloop.Conn, *push.Subscription) error) bool {
 	nc, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return false

@@ -25,10 +25,10 @@ func (*loops) release()                      {}
 func (*loops) drain(wire.DrainPlan)          {}
 func (*loops) streams() int64                { return 0 }
 
-func (*loops) takeSSE(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
+func (*loops) adoptSSE(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
 	return false
 }
 
-func (*loops) takeWebSocket(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
+func (*loops) adoptWebSocket(http.ResponseWriter, *http.Request, *wire.Subscription, *auth.Identity) bool {
 	return false
 }

@@ -20,7 +20,7 @@ func (a *App) alpn() []string {
 
 // buildHTTP2 returns what makes connections speak HTTP/2, nil if none may. Its streams are
 // for the front like connections of HTTP/1.1.
-func (a *App) buildHTTP2() downstream.TakeHTTP2 {
+func (a *App) buildHTTP2() downstream.ServeHTTP2 {
 	if !a.cfg.Downstream.HTTP2.On() {
 		return nil
 	}
@@ -30,5 +30,5 @@ func (a *App) buildHTTP2() downstream.TakeHTTP2 {
 		HeadTimeout: time.Duration(d.HeadTimeout), KeepAlive: time.Duration(d.KeepAlive),
 		Head: http1.Limits{MaxLine: d.MaxLine, MaxHead: d.MaxHead, MaxFields: d.MaxFields},
 	}, accept, len(a.loops.Loops()), a.log)
-	return a.http2.Take
+	return a.http2.ServeConn
 }

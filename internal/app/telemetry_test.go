@@ -40,7 +40,7 @@ type collector struct {
 func newCollector(t *testing.T) *collector {
 	c := &collector{metrics: map[string]*metricpb.Metric{}}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := c.take(r); err != nil {
+		if err := c.receive(r); err != nil {
 			t.Errorf("%s: %v", r.URL.Path, err)
 			w.WriteHeader(http.StatusBadRequest)
 			return
@@ -51,7 +51,7 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-func (c *collector) take(r *http.Request) error {
+func (c *collector) receive(r *http.Request) error {
 	body := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(r.Body)

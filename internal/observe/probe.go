@@ -243,7 +243,7 @@ func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.wants.take(pub)
+	w := p.wants.match(pub)
 	if w != nil && w.trace != nil {
 		tr = w.trace
 	}
@@ -304,8 +304,8 @@ type wants struct {
 	n    atomic.Int32 // len(list); any goroutine
 }
 
-// take returns the want that pub is, once.
-func (ws *wants) take(pub *hub.Publication) *want {
+// match returns the want that pub is, once.
+func (ws *wants) match(pub *hub.Publication) *want {
 	for i, w := range ws.list {
 		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
 			ws.remove(i)

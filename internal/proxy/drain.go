@@ -100,9 +100,9 @@ type frames struct {
 // between reports whether a frame has ended and none has started.
 func (f *frames) between() bool { return f.n == 0 && f.left == 0 }
 
-// take follows b; if stop is set no further than to the first end of a frame. It
+// advance follows b; if stop is set no further than to the first end of a frame. It
 // returns how much it took.
-func (f *frames) take(b []byte, stop bool) int {
+func (f *frames) advance(b []byte, stop bool) int {
 	used := 0
 	for used < len(b) {
 		if f.left > 0 {

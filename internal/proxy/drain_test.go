@@ -25,7 +25,7 @@ func FuzzFrames(f *testing.F) {
 			ends[len(wire)] = true
 		}
 		var whole, piece frames
-		if n := whole.take(wire, false); n != len(wire) || !whole.between() || whole.closing {
+		if n := whole.advance(wire, false); n != len(wire) || !whole.between() || whole.closing {
 			t.Fatalf("%d of %d taken, between %v, closing %v", n, len(wire), whole.between(), whole.closing)
 		}
 		at := 0
@@ -34,13 +34,13 @@ func FuzzFrames(f *testing.F) {
 			if len(cuts) > 0 {
 				n = min(n, 1+int(cuts[i%len(cuts)])*7)
 			}
-			took := piece.take(wire[at:at+n], true)
+			took := piece.advance(wire[at:at+n], true)
 			at += took
 			if took == 0 || piece.between() != ends[at] {
 				t.Fatalf("at %d: took %d, between %v, want %v", at, took, piece.between(), ends[at])
 			}
 		}
-		piece.take(websocket.AppendFrame(nil, websocket.OpClose, nil), true)
+		piece.advance(websocket.AppendFrame(nil, websocket.OpClose, nil), true)
 		if !piece.closing {
 			t.Error("a close frame was not seen")
 		}

@@ -337,7 +337,7 @@ func (u *upConn) rehome(x *Exchange) {
 	next := p.connection(x)
 	switch {
 	case next != nil:
-		next.take(x)
+		next.attach(x)
 		if x.up == next && x.lost {
 			next.write(early) // Head has not all of it any more
 		}

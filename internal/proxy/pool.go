@@ -53,7 +53,7 @@ func (l *LoopState) poolFor(x *Exchange, peer *upstream.Peer) *pool {
 // serve gives x a connection, or makes it wait for one.
 func (p *pool) serve(x *Exchange) {
 	if u := p.connection(x); u != nil {
-		u.take(x)
+		u.attach(x)
 		return
 	}
 	p.wait(x)
@@ -120,7 +120,7 @@ func (p *pool) put(u *upConn, cfg *upstream.Config) {
 	}
 	if x := p.next(); x != nil {
 		x.tally.hits.Add(1)
-		u.take(x)
+		u.attach(x)
 		x.room()
 		return
 	}
@@ -304,7 +304,7 @@ func (p *pool) serveQueue() {
 			x.fail(failures[Stopped])
 			return
 		}
-		u.take(x)
+		u.attach(x)
 		x.room()
 	}
 	for p.waiting() > 0 {

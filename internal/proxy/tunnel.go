@@ -99,9 +99,9 @@ func (s *side) Data(c *eventloop.Conn, b []byte) int {
 		t.outcome.Bytes += int64(len(b))
 	}
 	if t.frames != nil && !peers {
-		t.frames[0].take(b, false)
+		t.frames[0].advance(b, false)
 	} else if t.frames != nil {
-		n := t.frames[1].take(b, t.leaving)
+		n := t.frames[1].advance(b, t.leaving)
 		if f := &t.frames[1]; t.leaving && f.between() {
 			s.other.c.Write(b[:n])
 			t.leave()

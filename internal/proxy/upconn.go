@@ -63,8 +63,8 @@ const (
 
 var _ eventloop.Connector = (*upConn)(nil)
 
-// take makes u the connection of x.
-func (u *upConn) take(x *Exchange) {
+// attach makes u the connection of x.
+func (u *upConn) attach(x *Exchange) {
 	x.up = u
 	u.begin(x)
 }

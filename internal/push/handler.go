@@ -15,7 +15,7 @@ func (t *transport) Data(c *eventloop.Conn, b []byte) int {
 		return len(b) // a stream's client has nothing more to say
 	}
 	t.markRead()
-	p := t.takeParser()
+	p := t.detachParser()
 	defer t.putParser(p)
 	used := 0
 	for !t.closed() {
@@ -79,7 +79,7 @@ func (l *LoopState) lentFor(maxMessage int) uint8 {
 	return uint8(len(l.parsers) - 1)
 }
 
-func (t *transport) takeParser() *websocket.Parser {
+func (t *transport) detachParser() *websocket.Parser {
 	if t.more != nil && t.more.parser != nil {
 		return t.more.parser
 	}

@@ -64,15 +64,15 @@ func (s *session) release() {
 // gather takes off q what leaves in one write.
 func (s *session) gather(q *backlog.Queue) (out []byte) {
 	p := s.loopState.push
-	for _, g := range q.TakeDropped(&p.waiting) {
+	for _, g := range q.PopDropped(&p.waiting) {
 		out = s.appendGap(out, g)
 	}
 	for !q.Empty() && len(out) < releaseBytes {
-		if g, ok := q.TakeGap(); ok {
+		if g, ok := q.PopGap(); ok {
 			out = s.appendGap(out, g)
 			continue
 		}
-		if s.flags&paced != 0 && !s.rare.pace.take(s.loopState.loop.Now()) {
+		if s.flags&paced != 0 && !s.rare.pace.allow(s.loopState.loop.Now()) {
 			return out
 		}
 		m := q.Pop(&p.waiting)

@@ -18,8 +18,8 @@ func (p *pace) burst() int64 { return int64(1 + (p.rate+5)/10) }
 // refill is how many come back in a second.
 func (p *pace) refill() int64 { return int64(p.rate) + 1 - p.burst() }
 
-// take takes one message's token at time now, if there is one.
-func (p *pace) take(now int64) bool {
+// allow takes one message's token at time now, if there is one.
+func (p *pace) allow(now int64) bool {
 	p.tokens = min(p.burst()*oneMessage, p.tokens+min(now-p.at, int64(1e9))*p.refill())
 	p.at = now
 	if p.tokens < oneMessage {

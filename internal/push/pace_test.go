@@ -16,7 +16,7 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 		var sent []int64
 		first := 0
 		for now := int64(0); now < 20*second; now += every(&p) {
-			for p.take(now) {
+			for p.allow(now) {
 				sent = append(sent, now)
 				for now-sent[first] >= second {
 					first++

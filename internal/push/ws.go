@@ -148,7 +148,7 @@ func (s *wsSession) Data(c *eventloop.Conn, b []byte) int {
 		return 0 // the answer is not out yet
 	}
 	s.lastRecv = s.loopState.loop.Now()
-	p := s.takeParser()
+	p := s.detachParser()
 	defer s.putParser(p)
 	used := 0
 	for s.flags&ending == 0 {
@@ -180,8 +180,8 @@ func (s *wsSession) lent() *websocket.Parser {
 	return &s.loopState.parser
 }
 
-// takeParser returns the parser to continue with.
-func (s *wsSession) takeParser() *websocket.Parser {
+// detachParser returns the parser to continue with.
+func (s *wsSession) detachParser() *websocket.Parser {
 	if s.parser != nil {
 		return s.parser
 	}

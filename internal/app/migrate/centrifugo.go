@@ -50,7 +50,7 @@ func (t centrifugo) translate(data []byte) error {
 // place puts a value where the newest form has it.
 func (t *input) place(path string, v *node) {
 	if !t.root.put(path, v) {
-		v.take()
+		v.markUsed()
 		t.note(Untaken, v, "it is there twice, under two names; the first counts", "")
 	}
 }
@@ -285,7 +285,7 @@ func (t centrifugo) client() {
 			t.note(Security, subAt, "subscription tokens have no keys of their own now: those of connection tokens verify them", "a set in key_sets, named in centrifuge.subscription_keys")
 		}
 	} else if tok := in.at("subscription_token"); tok != nil {
-		tok.take() // off there as well
+		tok.markUsed() // off there as well
 	}
 	t.origins(in, "allowed_origins")
 	t.moveFlag(in, "allow_anonymous_connect_without_token", c, "anonymous_connect")
@@ -373,27 +373,27 @@ func (t centrifugo) remaining() {
 			t.changed(at, "all transports of the protocol are served")
 		}
 	}
-	t.takeOff(t.root, "")
-	t.takeDefaults()
+	t.consumeDisabled(t.root, "")
+	t.consumeDefaults()
 }
 
-// takeOff takes switches that are off and what is empty: what Weir does not have is
+// consumeDisabled takes switches that are off and what is empty: what Weir does not have is
 // off there as well. What is not known stays, to be named.
-func (t *input) takeOff(n *node, path string) {
+func (t *input) consumeDisabled(n *node, path string) {
 	off := n.kind == boolean && strings.EqualFold(n.value, "false") || n.leaf() && n.value == ""
 	if _, known := t.why(path); off && known {
 		n.used = true
 	}
 	for _, i := range n.items {
-		t.takeOff(i, path+"[]")
+		t.consumeDisabled(i, path+"[]")
 	}
 	for _, f := range n.fields {
-		t.takeOff(f.value, join(path, strings.ToLower(f.key)))
+		t.consumeDisabled(f.value, join(path, strings.ToLower(f.key)))
 	}
 }
 
-// takeDefaults takes what is as it is in Weir without being said.
-func (t centrifugo) takeDefaults() {
+// consumeDefaults takes what is as it is in Weir without being said.
+func (t centrifugo) consumeDefaults() {
 	for path, same := range map[string]string{
 		"channel.private_prefix": "$", "channel.namespace_boundary": ":", "channel.user_boundary": "#", "channel.user_separator": ",",
 		"rpc.namespace_boundary": ":", "websocket.handler_prefix": "/connection/websocket", "sse.handler_prefix": "/connection/sse",
@@ -403,7 +403,7 @@ func (t centrifugo) takeDefaults() {
 		"usage_stats.disabled": "true", "prometheus.handler_prefix": "/metrics", "debug.handler_prefix": "/debug/pprof",
 	} {
 		if n := t.root.at(path); n != nil && n.value == same {
-			n.take()
+			n.markUsed()
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (t centrifugo) presenceManager() {
 		t.changed(at, "presence is kept by the nodes themselves, over the broker")
 	}
 	if _, at := t.flag(t.root, "presence_manager.enabled"); at != nil {
-		at.take()
+		at.markUsed()
 	}
 }
 
@@ -113,7 +113,7 @@ func (t centrifugo) namespaces() {
 			t.untaken(in, fmt.Sprintf("channels of %q are in the namespace that channels without one have in Weir, or it is there twice", name), "give it another name")
 		case !namespaceName(name):
 			t.note(Untaken, at, fmt.Sprintf("%.60q is not a name: want 1 to 32 bytes of A-Z, a-z, 0-9, _ and -; its channels are not served", name), "give it another name, and its channels")
-			in.take()
+			in.markUsed()
 		default:
 			names = append(names, name)
 			t.namespace(name, in)
@@ -242,7 +242,7 @@ func (t centrifugoBackends) proxyAt(event, name string) *node {
 	}
 	for _, p := range itemsOf(t.root.at("proxies")) {
 		if n := p.at("name"); n != nil && n.value == name {
-			n.take()
+			n.markUsed()
 			return p
 		}
 	}
@@ -403,7 +403,7 @@ func (t centrifugoBackends) rpcProxy() {
 	}
 	for _, name := range []string{"proxy_http_headers", "proxy_static_http_headers", "proxy_include_connection_meta"} {
 		if n := t.root.at(name); n != nil {
-			n.take() // taken by those that are there
+			n.markUsed() // taken by those that are there
 		}
 	}
 }

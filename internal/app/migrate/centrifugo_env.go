@@ -20,7 +20,7 @@ func (t environment) lay(env *node, file string) {
 		name, ok := strings.CutPrefix(m.key, "CENTRIFUGO_")
 		switch {
 		case !ok:
-			m.value.take()
+			m.value.markUsed()
 			t.note(Unknown, m.value, "not a variable of Centrifugo", "")
 		case envList6(m.key) != "":
 		default:
@@ -51,7 +51,7 @@ func (t environment) envVariable6(path string, v *node) {
 		return
 	}
 	if parent, key := t.root.above(path); parent != nil && parent.child(key) != nil {
-		parent.child(key).take()
+		parent.child(key).markUsed()
 		parent.replace(key, v)
 		return
 	}
@@ -120,7 +120,7 @@ func (t environment) envItem6(name string, v *node) bool {
 			key = "http." + k
 		}
 		if parent, k := item.above(key); parent != nil && parent.child(k) != nil {
-			parent.child(k).take()
+			parent.child(k).markUsed()
 			parent.replace(k, v)
 		} else {
 			item.put(key, v)

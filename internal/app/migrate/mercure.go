@@ -106,7 +106,7 @@ func substitute(s string, vars *node) string {
 	return envAtParse.ReplaceAllStringFunc(s, func(m string) string {
 		parts := envAtParse.FindStringSubmatch(m)
 		if v := vars.child(parts[1]); v != nil {
-			v.take()
+			v.markUsed()
 			return v.value
 		}
 		return parts[2]
@@ -120,7 +120,7 @@ func resolve(all []*directive, vars *node) {
 		for i, w := range d.words {
 			d.words[i] = envAtRun.ReplaceAllStringFunc(w, func(m string) string {
 				if v := vars.child(envAtRun.FindStringSubmatch(m)[1]); v != nil {
-					v.take()
+					v.markUsed()
 					return v.value
 				}
 				return m

@@ -55,7 +55,7 @@ func (t mercureHub) words(in *node, name string) (words []string, at *node) {
 		}
 		return nil, nil
 	}
-	v.take()
+	v.markUsed()
 	for _, w := range v.items {
 		words = append(words, w.value)
 	}
@@ -231,7 +231,7 @@ func (t mercureInput) environment(env *node) error {
 				if first == nil && v.value != "" {
 					first = v
 				} else {
-					v.take()
+					v.markUsed()
 				}
 			}
 		}
@@ -241,7 +241,7 @@ func (t mercureInput) environment(env *node) error {
 	t.envKeys(take)
 	t.envAddress(take)
 	if v := take("MERCURE_EXTRA_DIRECTIVES"); v != nil {
-		v.take()
+		v.markUsed()
 		all, err := parseCaddyfile(t.file, v.value)
 		if err != nil {
 			return fmt.Errorf("%s: %w", v.where, err)
@@ -273,7 +273,7 @@ func (t mercureInput) envKeys(take func(...string) *node) {
 		}
 		alg := take("MERCURE_"+role+"_JWT_ALG", role+"_JWT_ALGORITHM", "JWT_ALGORITHM")
 		if key == nil {
-			alg.take()
+			alg.markUsed()
 			continue
 		}
 		keys[i] = &node{kind: list, line: key.line, where: key.where, items: []*node{key}}
@@ -309,10 +309,10 @@ func (t mercureInput) envAddress(take func(...string) *node) {
 		v = a
 		if cert == nil {
 			v = &node{kind: text, value: "http://" + a.value, line: a.line, where: a.where}
-			a.take()
+			a.markUsed()
 		}
 	} else if a != nil {
-		a.take()
+		a.markUsed()
 	}
 	if v != nil {
 		t.root.put("address", v)

@@ -82,7 +82,7 @@ func (t reverb) translate(data []byte) error {
 	t.limits()
 	t.broker()
 	t.listeners()
-	t.takeOff(t.root, "")
+	t.consumeDisabled(t.root, "")
 	return nil
 }
 
@@ -93,9 +93,9 @@ func (t reverb) variables(env *node) {
 		case known && path != "":
 			t.dotted(path, m.value)
 		case known, !strings.HasPrefix(m.key, "REVERB_"): // where pages connect; the application's
-			m.value.take()
+			m.value.markUsed()
 		default:
-			m.value.take()
+			m.value.markUsed()
 			t.note(Unknown, m.value, "not a variable of Reverb", "")
 		}
 	}
@@ -109,7 +109,7 @@ func (t reverb) defaults() {
 			n.line, n.where = from.line, from.where
 		}
 		t.dotted(path, n)
-		t.root.at(path).take()
+		t.root.at(path).markUsed()
 	}
 	if t.root.at("port") == nil {
 		set("port", "8080", nil)

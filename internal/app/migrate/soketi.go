@@ -45,7 +45,7 @@ func (t soketi) translate(data []byte) error {
 	t.limits()
 	t.broker()
 	t.listeners()
-	t.takeOff(t.root, "")
+	t.consumeDisabled(t.root, "")
 	return nil
 }
 
@@ -86,12 +86,12 @@ func (t soketi) dotted(key string, v *node) {
 // overlay is put, but what comes later counts.
 func (n *node) overlay(path string, v *node) {
 	if parent, key := n.above(path); parent != nil && parent.child(key) != nil {
-		parent.child(key).take()
+		parent.child(key).markUsed()
 		parent.replace(key, v)
 		return
 	}
 	if !n.put(path, v) {
-		v.take()
+		v.markUsed()
 	}
 }
 
@@ -101,7 +101,7 @@ func (t soketi) environment(env *node) {
 		name, ok := strings.CutPrefix(m.key, "SOKETI_")
 		path, known := soketiVariables[name]
 		if !ok || !known {
-			m.value.take()
+			m.value.markUsed()
 			t.note(Unknown, m.value, "not a variable of soketi", "")
 			continue
 		}
@@ -289,7 +289,7 @@ func (t soketi) appOptions(in *node, app *section) {
 		app.set("authorize_within", hubDuration(d), says)
 		t.changed(at, "%s", says)
 	} else if n := t.root.at("userAuthenticationTimeout"); n != nil {
-		n.take() // no client has to sign in
+		n.markUsed() // no client has to sign in
 	}
 	if n, at := t.number(in, appKey(in, "maxClientEventsPerSecond", "max_client_events_per_sec")); at != nil && n > 0 {
 		p := t.out.at("pusher")
@@ -304,7 +304,7 @@ func (t soketi) appOptions(in *node, app *section) {
 	}
 	for _, k := range [][2]string{{"maxBackendEventsPerSecond", "max_backend_events_per_sec"}, {"maxReadRequestsPerSecond", "max_read_req_per_sec"}, {"maxConnections", "max_connections"}, {"maxClientEventsPerSecond", "max_client_events_per_sec"}} {
 		if n := in.child(appKey(in, k[0], k[1])); n != nil && strings.HasPrefix(n.value, "-") {
-			n.take() // no bound there as well
+			n.markUsed() // no bound there as well
 		}
 	}
 	t.webhooks(in, app)
@@ -365,7 +365,7 @@ func checkHook(w pusher.Webhook) error {
 // limits translates bounds.
 func (t soketi) limits() {
 	p := t.out.at("pusher")
-	t.root.at("eventLimits.maxPayloadInKb").take()
+	t.root.at("eventLimits.maxPayloadInKb").markUsed()
 	p.set("max_event_data", t.maxEvent(nil), "")
 	t.moveNumber(t.root, "eventLimits.maxChannelsAtOnce", p, "max_channels", 1, 10_000)
 	t.moveNumber(t.root, "eventLimits.maxBatchSize", p, "max_batch", 1, 1000)
@@ -376,7 +376,7 @@ func (t soketi) limits() {
 	if on, _ := t.flag(t.root, "webhooks.batching.enabled"); on {
 		t.moveSpan(t.root, "webhooks.batching.duration", time.Millisecond, p, "webhook_window")
 	} else if n := t.root.at("webhooks.batching.duration"); n != nil {
-		n.take()
+		n.markUsed()
 	}
 	if on, at := t.flag(t.root, "debug"); on && at != nil {
 		t.out.at("log").set("level", "debug", "")
@@ -470,6 +470,6 @@ func (t soketi) listeners() {
 		t.adminListen(t.out.at("admin"), net.JoinHostPort(mhost, mport), mAt)
 		t.changed(onAt, "metrics are at /metrics of the admin listener, under Weir's own names")
 	} else if m := t.root.at("metrics"); m != nil {
-		m.take() // off there as well
+		m.markUsed() // off there as well
 	}
 }

@@ -97,7 +97,7 @@ func (t *input) untaken(n *node, why, instead string) {
 	if len(rest) == 0 { // looked at already
 		t.note(Untaken, n, why, instead)
 	}
-	n.take()
+	n.markUsed()
 }
 
 // rest accounts for every key that was not consumed.
@@ -157,7 +157,7 @@ func (t *input) scalar(v *node) (string, *node) {
 		t.untaken(v, "it is not text", "")
 		return "", nil
 	}
-	v.take()
+	v.markUsed()
 	if v.value == "" {
 		return "", nil
 	}
@@ -231,7 +231,7 @@ func (t *input) texts(n *node, path string) ([]string, *node) {
 		t.untaken(v, "it is not a list", "")
 		return nil, nil
 	case v.kind != list:
-		v.take()
+		v.markUsed()
 		return strings.FieldsFunc(v.value, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' }), v
 	}
 	var all []string
@@ -240,7 +240,7 @@ func (t *input) texts(n *node, path string) ([]string, *node) {
 			t.untaken(item, "it is not text", "")
 			continue
 		}
-		if item.take(); item.value != "" {
+		if item.markUsed(); item.value != "" {
 			all = append(all, item.value)
 		}
 	}

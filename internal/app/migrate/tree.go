@@ -103,17 +103,17 @@ func (n *node) put(path string, v *node) (ok bool) {
 	}
 }
 
-// take marks a value, with all that is in it, as used.
-func (n *node) take() {
+// markUsed marks a value, with all that is in it, as used.
+func (n *node) markUsed() {
 	if n == nil {
 		return
 	}
 	n.used = true
 	for _, item := range n.items {
-		item.take()
+		item.markUsed()
 	}
 	for _, f := range n.fields {
-		f.value.take()
+		f.value.markUsed()
 	}
 }
 

@@ -234,7 +234,7 @@ func (a *ask) Away(stream bool) {
 	switch {
 	case !a.live():
 	case stream:
-		a.take(func(c *eventloop.Conn) { a.r.h.loopState.srv.push.Away(c, a.r.fields()) })
+		a.hijack(func(c *eventloop.Conn) { a.r.h.loopState.srv.push.Away(c, a.r.fields()) })
 	default:
 		a.r.fail(errTooMuchWork)
 	}
@@ -312,7 +312,7 @@ func upgrade(a *ask, o *socket.WebSocketOptions, open func(socket.Transport) soc
 	if o.Identity != nil {
 		*o.Identity = a.identity
 	}
-	a.take(func(c *eventloop.Conn) {
+	a.hijack(func(c *eventloop.Conn) {
 		so := &push.SocketOptions{
 			Key: key, Subprotocol: chosen, Fields: r.fields(), Protocol: a.ep.protocol, MaxMessage: o.MaxMessage,
 			DrainCode: o.DrainCode, DrainReason: o.DrainReason,
@@ -336,7 +336,7 @@ func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.
 			*o.Identity = a.identity
 		}
 		fields := append(r.fields(), fieldLines(o.Fields)...)
-		a.take(func(c *eventloop.Conn) {
+		a.hijack(func(c *eventloop.Conn) {
 			so := &push.StreamOptions{ContentType: o.ContentType, Fields: fields, Protocol: a.ep.protocol, Chunked: r.chunks()}
 			r.h.loopState.srv.push.ServeStream(c, so, open)
 		})
@@ -389,8 +389,8 @@ func subscribe(a *ask, s *socket.Subscription) {
 	resumeInput(c)
 }
 
-// take hands the connection over. What the client said meanwhile follows.
-func (a *ask) take(serve func(*eventloop.Conn)) {
+// hijack hands the connection over. What the client said meanwhile follows.
+func (a *ask) hijack(serve func(*eventloop.Conn)) {
 	r, c := a.r, a.r.c
 	if r.h.ended {
 		c.Close(nil) // the client went meanwhile

@@ -39,7 +39,7 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 			break
 		}
 		r.builtin.identity = id
-		h.takeBody(r)
+		h.collectBody(r)
 		return h.readBody(r.c, rest)
 	case token != "":
 		client := r.client()
@@ -79,13 +79,13 @@ func (r *builtin) admitted(client netip.Addr, id *auth.Identity) {
 	}
 	h, c := r.h, r.c
 	r.identity = id
-	h.takeBody(r.request)
+	h.collectBody(r.request)
 	h.readBody(c, nil) // there may be nothing to wait for
 	resumeInput(c)
 }
 
-// takeBody makes the connection collect the body of r.
-func (h *conn) takeBody(r *request) {
+// collectBody makes the connection collect the body of r.
+func (h *conn) collectBody(r *request) {
 	if r.expect {
 		r.c.Write(continueHead)
 	}

@@ -50,7 +50,7 @@ type Server struct {
 	traces    func(*push.Call, []byte) // nil: none
 	recorder  *record.Recorder         // nil: nothing is recorded
 	batcher   *batch.Batcher           // nil: nothing is forwarded
-	http2     TakeHTTP2                // nil: HTTP/1 only
+	http2     ServeHTTP2               // nil: HTTP/1 only
 	altSvc    []byte                   // a line of every answer; empty: none
 	front     *limit.Front             // nil: no limits
 	local     []netip.AddrPort
@@ -109,7 +109,7 @@ type Deps struct {
 	Traces func(call *push.Call, traceparent []byte)
 	// HTTP2 gets connections that speak HTTP/2: with TLS after ALPN, without it by prior
 	// knowledge, recognised by the preface. Nil: HTTP/1 only.
-	HTTP2 TakeHTTP2
+	HTTP2 ServeHTTP2
 	// Log gets lifecycle lines; nil discards them.
 	Log *slog.Logger
 }

@@ -93,9 +93,9 @@ func (e *events) between() bool {
 	return c == '\n' && (b == '\n' || b == '\r' && a == '\n') || c == '\r' && b == '\r'
 }
 
-// take notes what goes out. Once it is time it returns how much of b still goes, up to
+// advance notes what goes out. Once it is time it returns how much of b still goes, up to
 // the last end of an event, and that the stream ends there.
-func (e *events) take(b []byte) (n int, ends bool) {
+func (e *events) advance(b []byte) (n int, ends bool) {
 	if e.leaving {
 		for _, blank := range [...]string{"\n\n", "\n\r\n", "\r\r"} {
 			if i := bytes.LastIndex(b, []byte(blank)); i >= 0 {

@@ -420,7 +420,7 @@ func (r *reply) Body(_ *proxy.Exchange, b []byte) (full bool) {
 	}
 	if r.events != nil {
 		var n int
-		n, ends = r.events.take(b)
+		n, ends = r.events.advance(b)
 		b = b[:n]
 	}
 	r.sent += int64(len(b))

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// TakeHTTP2 makes a connection speak HTTP/2 from now on. seen is how much of the preface
+// ServeHTTP2 makes a connection speak HTTP/2 from now on. seen is how much of the preface
 // came already. Each of its streams comes to AcceptStream. Loop only.
-type TakeHTTP2 func(c *eventloop.Conn, seen int)
+type ServeHTTP2 func(c *eventloop.Conn, seen int)
 
 // preface is made so that a parser of HTTP/1 refuses it, so it is looked for only then.
 var preface = []byte(h2.Preface)

@@ -63,7 +63,7 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 	r.unread, r.expect = true, req.Expect100 && len(rest) == 0
 	r.keepHead(head)
 	h.expectBody(r, n)
-	h.takeBody(r)
+	h.collectBody(r)
 	return h.readBody(r.c, rest)
 }
 

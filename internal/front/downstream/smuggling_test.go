@@ -42,7 +42,7 @@ func (r *recorder) start(t *testing.T) string {
 	})
 }
 
-func (r *recorder) take() string {
+func (r *recorder) consume() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := string(r.got)
@@ -78,7 +78,7 @@ func TestNothingIsSmuggledToABackend(t *testing.T) {
 				}
 			}
 			_ = w.Close()
-			if got := peer.take(); strings.Contains(got, "hidden") {
+			if got := peer.consume(); strings.Contains(got, "hidden") {
 				t.Errorf("%q: the backend got %q", head, got)
 			}
 		}
@@ -121,7 +121,7 @@ func TestWhatIsForwardedHasOneForm(t *testing.T) {
 			t.Errorf("%q: %d", head, res.StatusCode)
 			return
 		}
-		got := peer.take()
+		got := peer.consume()
 		var req http1.Request
 		n, err := http1.ParseRequest(&req, []byte(got), http1.Limits{})
 		if err != nil || n == 0 {

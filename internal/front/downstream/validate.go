@@ -67,7 +67,7 @@ func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 		r.tooLarge()
 		return len(rest)
 	}
-	h.takeBody(r.request)
+	h.collectBody(r.request)
 	if len(rest) == 0 {
 		return 0
 	}

@@ -51,7 +51,7 @@ func (c *call) Reading(on bool) {
 // settled implements settler.
 func (c *call) settled() {
 	c.settles = false
-	c.taken()
+	c.consumed()
 }
 
 // Shutdown implements eventloop.Carrier: a request that is not whole has no end.
@@ -165,11 +165,11 @@ func (c *call) body(b []byte, last bool) {
 	c.unread += n
 	if len(c.held) > 0 || c.Unread() > 0 {
 		c.held = append(c.held, b...)
-		c.taken()
+		c.consumed()
 		return
 	}
 	c.show(b)
-	c.taken()
+	c.consumed()
 }
 
 // showMost is how much of a body a handler is shown at a time: what it leaves is kept within
@@ -195,8 +195,8 @@ func (c *call) show(b []byte) {
 	}
 }
 
-// taken gives credit for what the handler has taken, and shows it what is held.
-func (c *call) taken() {
+// consumed gives credit for what the handler has taken, and shows it what is held.
+func (c *call) consumed() {
 	if c.gone {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 func (s *Session) Data(c *eventloop.Conn, b []byte) int {
 	used := 0
 	for !c.Closing() && s.flags&sOver == 0 {
-		n := s.take(b[used:])
+		n := s.consume(b[used:])
 		if n == 0 {
 			return used
 		}
@@ -20,11 +20,11 @@ func (s *Session) Data(c *eventloop.Conn, b []byte) int {
 	return len(b)
 }
 
-// take takes the next piece of input and returns its length; 0 means that more is needed.
-func (s *Session) take(b []byte) int {
+// consume takes the next piece of input and returns its length; 0 means that more is needed.
+func (s *Session) consume(b []byte) int {
 	switch {
 	case !s.data.none():
-		return s.takeData(b)
+		return s.deliverData(b)
 	case len(b) < frameHead:
 		return 0
 	}

@@ -41,7 +41,7 @@ func (s *Session) continuation(f header, p []byte) {
 func (s *Session) replied(id uint32, block []byte) {
 	r := &s.caller.reply
 	r.reset(s.caller.limits)
-	if !s.blocks.decode(block, s.caller.limits.MaxHead, r.take) {
+	if !s.blocks.decode(block, s.caller.limits.MaxHead, r.emit) {
 		s.fail(CompressionError, "a header block cannot be decoded")
 		return
 	}
@@ -64,7 +64,7 @@ func (s *Session) replied(id uint32, block []byte) {
 	case r.over:
 		c.abort(EnhanceYourCalm)
 	case c.flags&gotHead == 0:
-		c.takeHead(r, s.blocks.ends())
+		c.deliverHead(r, s.blocks.ends())
 	case !s.blocks.ends() || r.status != 0: // §8.1
 		c.abort(ProtocolError)
 	default:
@@ -74,7 +74,7 @@ func (s *Session) replied(id uint32, block []byte) {
 
 // replyFields are what a header block says, as far as is needed to make a head of it.
 type replyFields struct {
-	take func(hpack.HeaderField) // r.add, made once
+	emit func(hpack.HeaderField) // r.add, made once
 
 	status      int
 	rest        []byte // the fields, as lines
@@ -86,12 +86,12 @@ type replyFields struct {
 }
 
 func (r *replyFields) reset(lim http1.Limits) {
-	*r = replyFields{take: r.take, rest: r.rest[:0], length: -1, room: lim.MaxHead, count: lim.MaxFields}
+	*r = replyFields{emit: r.emit, rest: r.rest[:0], length: -1, room: lim.MaxHead, count: lim.MaxFields}
 	if r.count == 0 {
 		r.count = 1 << 10
 	}
-	if r.take == nil {
-		r.take = r.add
+	if r.emit == nil {
+		r.emit = r.add
 	}
 }
 
@@ -137,8 +137,8 @@ func (r *replyFields) field(name, value string) {
 	}
 }
 
-// takeHead shows the head of a reply, as one of HTTP/1.1.
-func (c *call) takeHead(r *replyFields, ends bool) {
+// deliverHead shows the head of a reply, as one of HTTP/1.1.
+func (c *call) deliverHead(r *replyFields, ends bool) {
 	l := c.session.caller
 	if r.status < 100 || r.status == 101 || r.status < 200 && (ends || r.length >= 0) { // §8.6, §8.1
 		c.abort(ProtocolError)
@@ -248,8 +248,8 @@ func (s *Session) charge(f header, over int32) *call {
 	return c
 }
 
-// takeData passes on what is there of a DATA frame.
-func (s *Session) takeData(b []byte) int {
+// deliverData passes on what is there of a DATA frame.
+func (s *Session) deliverData(b []byte) int {
 	d := &s.data
 	if len(b) == 0 {
 		return 0

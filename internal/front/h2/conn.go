@@ -55,7 +55,7 @@ var (
 func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	used := 0
 	for !c.Closing() && h.flags&failed == 0 {
-		n := h.take(b[used:])
+		n := h.consume(b[used:])
 		if n == 0 {
 			h.loopState.deliver()
 			return used
@@ -66,13 +66,13 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	return len(b)
 }
 
-// take takes the next piece of input and returns its length; 0 means that more is needed.
-func (h *conn) take(b []byte) int {
+// consume takes the next piece of input and returns its length; 0 means that more is needed.
+func (h *conn) consume(b []byte) int {
 	switch {
 	case int(h.preface) < len(Preface):
-		return h.takePreface(b)
+		return h.readPreface(b)
 	case !h.data.none():
-		return h.takeData(b)
+		return h.deliverData(b)
 	case len(b) < frameHead:
 		return 0
 	}
@@ -91,7 +91,7 @@ func (h *conn) take(b []byte) int {
 	return frameHead + f.length
 }
 
-func (h *conn) takePreface(b []byte) int {
+func (h *conn) readPreface(b []byte) int {
 	n := min(len(b), len(Preface)-int(h.preface))
 	if string(b[:n]) != Preface[h.preface:int(h.preface)+n] {
 		h.fail(ProtocolError, "no preface")

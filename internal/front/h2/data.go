@@ -52,8 +52,8 @@ func (h *conn) beginData(f header, b []byte) int {
 	return used
 }
 
-// takeData passes on what is there of a DATA frame.
-func (h *conn) takeData(b []byte) int {
+// deliverData passes on what is there of a DATA frame.
+func (h *conn) deliverData(b []byte) int {
 	d := &h.data
 	if len(b) == 0 {
 		return 0
@@ -152,7 +152,7 @@ func (s *stream) body(b []byte) {
 	} else {
 		s.show(b)
 	}
-	s.taken()
+	s.consumed()
 }
 
 // show shows a piece of the body to the handler, and keeps what comes after the handler has
@@ -215,8 +215,8 @@ func (s *stream) resume() {
 	}
 }
 
-// taken gives credit for what the handler has taken of its input.
-func (s *stream) taken() {
+// consumed gives credit for what the handler has taken of its input.
+func (s *stream) consumed() {
 	left := s.Unread()
 	if held := s.holds(); held != nil {
 		left += len(held.b)

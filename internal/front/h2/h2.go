@@ -100,9 +100,9 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 	return s
 }
 
-// Take makes c speak HTTP/2 from now on. seen is how much of the preface has come; the
+// ServeConn makes c speak HTTP/2 from now on. seen is how much of the preface has come; the
 // rest is c's next input. Only c's handler so far may call it.
-func (s *Server) Take(c *eventloop.Conn, seen int) {
+func (s *Server) ServeConn(c *eventloop.Conn, seen int) {
 	l := s.loopStates[c.Loop().ID()]
 	h := &conn{loopState: l, writer: newWriter(c, &l.buffers), preface: uint8(seen), credit: connWindow}
 	l.counters.conns.Add(1)

@@ -108,7 +108,7 @@ func serving(t *testing.T, engine string, cfg Config, handle func(c *eventloop.C
 	f := &front{t: t}
 	var err error
 	f.group, err = eventloop.New(eventloop.Config{Engine: engine, Loops: 1}, func(c *eventloop.Conn) eventloop.Handler {
-		f.server.Take(c, 0)
+		f.server.ServeConn(c, 0)
 		return c.Handler()
 	}, nil)
 	if err != nil {

@@ -52,7 +52,7 @@ func (h *conn) continuation(f header, p []byte) {
 func (h *conn) head(id uint32, block []byte) {
 	r := &h.loopState.req
 	r.reset(h.loopState.srv.cfg.Head)
-	if !h.blocks.decode(block, h.loopState.srv.cfg.Head.MaxHead, r.take) {
+	if !h.blocks.decode(block, h.loopState.srv.cfg.Head.MaxHead, r.emit) {
 		h.fail(CompressionError, "a header block cannot be decoded")
 		return
 	}
@@ -101,7 +101,7 @@ func (h *conn) refuse(id uint32) {
 
 // fields are what a header block says, as far as it is needed to make a head of it.
 type fields struct {
-	take func(hpack.HeaderField) // r.add, made once
+	emit func(hpack.HeaderField) // r.add, made once
 
 	method, scheme, path, authority, protocol string
 	host                                      string
@@ -127,13 +127,13 @@ const (
 )
 
 func (r *fields) reset(lim http1.Limits) {
-	*r = fields{take: r.take, cookie: r.cookie[:0], rest: r.rest[:0], length: -1, urgency: usualUrgency, room: lim.MaxHead, count: lim.MaxFields}
+	*r = fields{emit: r.emit, cookie: r.cookie[:0], rest: r.rest[:0], length: -1, urgency: usualUrgency, room: lim.MaxHead, count: lim.MaxFields}
 	if r.count == 0 {
 		r.count = 1 << 10
 	}
 	r.count += 2 // the parser is to see that they are too many
-	if r.take == nil {
-		r.take = r.add
+	if r.emit == nil {
+		r.emit = r.add
 	}
 }
 

@@ -177,7 +177,7 @@ func (s *stream) Reading(on bool) {
 func (s *stream) settled() {
 	s.settles = false
 	s.resume()
-	s.taken()
+	s.consumed()
 }
 
 // Shutdown implements eventloop.Carrier.

@@ -90,15 +90,15 @@ func (h *conn) serve() {
 		return
 	}
 	if err := h.openControl(); err == nil {
-		s.connections.Go(h.takeControl)
-		h.takeStreams()
+		s.connections.Go(h.acceptUnidirectional)
+		h.acceptStreams()
 	}
 	_ = h.quic.CloseWithError(quic.ApplicationErrorCode(NoError), "") // unless it has ended
 	h.loop.Post(func() { h.Conn.Close(h.cause()) })
 }
 
-// takeStreams takes the requests until the connection ends.
-func (h *conn) takeStreams() {
+// acceptStreams takes the requests until the connection ends.
+func (h *conn) acceptStreams() {
 	for {
 		q, err := h.quic.AcceptStream(h.srv.ended)
 		if err != nil {

@@ -25,8 +25,8 @@ func (h *conn) openControl() error {
 	return c.TryWriteAll(appendSettings(nil, h.srv.cfg.Head.MaxHead))
 }
 
-// takeControl takes the client's streams in one direction until the connection ends.
-func (h *conn) takeControl() {
+// acceptUnidirectional takes the client's streams in one direction until the connection ends.
+func (h *conn) acceptUnidirectional() {
 	var seen [streamDecoder + 1]atomic.Bool
 	for {
 		q, err := h.quic.AcceptUniStream(h.srv.ended)

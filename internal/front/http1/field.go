@@ -118,8 +118,8 @@ type framing struct {
 	upgrade []byte
 }
 
-// take looks whether a field is one of them. All their names differ in length.
-func (f *framing) take(name, value []byte, minor uint8) *Error {
+// readField looks whether a field is one of them. All their names differ in length.
+func (f *framing) readField(name, value []byte, minor uint8) *Error {
 	switch len(name) {
 	case len("Upgrade"):
 		if f.upgrade == nil && EqualFold(name, "upgrade") {

@@ -199,14 +199,14 @@ func (r *Request) parseFields(b []byte, i int, lim Limits) (n int, err *Error) {
 		fields = append(fields, Field{name, value})
 		switch {
 		case len(name) == len("Host") && EqualFold(name, "host"):
-			host, err = r.takeHost(host, value)
+			host, err = r.setHost(host, value)
 		case len(name) == len("Expect") && EqualFold(name, "expect"):
 			expect = true
 			if !EqualFold(value, "100-continue") {
 				err = errExpect
 			}
 		default:
-			err = f.take(name, value, r.Minor)
+			err = f.readField(name, value, r.Minor)
 		}
 		if err != nil {
 			return 0, err
@@ -226,10 +226,10 @@ func (r *Request) parseFields(b []byte, i int, lim Limits) (n int, err *Error) {
 	return i, nil
 }
 
-// takeHost takes the one Host field. When the target has an authority of its
+// setHost takes the one Host field. When the target has an authority of its
 // own the two must agree: a client must send them equal (RFC 9112 §3.2), and a
 // request that says both is routed by one and served by the other.
-func (r *Request) takeHost(before, value []byte) ([]byte, *Error) {
+func (r *Request) setHost(before, value []byte) ([]byte, *Error) {
 	switch {
 	case before != nil:
 		return nil, errHostTwice

@@ -147,7 +147,7 @@ func (r *Response) parseFields(b []byte, i int, lim Limits, requestMethod string
 			return 0, errTooManyFields
 		}
 		fields = append(fields, Field{name, value})
-		if err := f.take(name, value, r.Minor); err != nil {
+		if err := f.readField(name, value, r.Minor); err != nil {
 			return 0, err
 		}
 	}

@@ -210,7 +210,7 @@ func (f *Front) Connect(addr netip.Addr, now int64) (counted, ok bool) {
 		return false, true
 	}
 	if b.connect.Limited() {
-		if _, ok := b.table.Take(b.table.KeyAddr(scopeConnect, addr, 0), b.connect, now); !ok {
+		if _, ok := b.table.Allow(b.table.KeyAddr(scopeConnect, addr, 0), b.connect, now); !ok {
 			f.byRate.Add(1)
 			return false, false
 		}
@@ -299,7 +299,7 @@ func (f *Front) Publish(client netip.Addr, identity string, now int64) (wait tim
 	if b == nil {
 		return 0, true
 	}
-	if wait, ok = b.take(client, b.addrPublish, scopeAddrPublish, identity, b.idPublish, scopeIDPublish, now); !ok {
+	if wait, ok = b.allow(client, b.addrPublish, scopeAddrPublish, identity, b.idPublish, scopeIDPublish, now); !ok {
 		f.publish.Add(1)
 	}
 	return wait, ok
@@ -311,20 +311,20 @@ func (f *Front) Subscribe(client netip.Addr, identity string, now int64) (wait t
 	if b == nil {
 		return 0, true
 	}
-	if wait, ok = b.take(client, b.addrSubscribe, scopeAddrSubscribe, identity, b.idSubscribe, scopeIDSubscribe, now); !ok {
+	if wait, ok = b.allow(client, b.addrSubscribe, scopeAddrSubscribe, identity, b.idSubscribe, scopeIDSubscribe, now); !ok {
 		f.subscribed.Add(1)
 	}
 	return wait, ok
 }
 
-func (b *bounds) take(client netip.Addr, byAddr Quota, addrScope uint64, identity string, byID Quota, idScope uint64, now int64) (time.Duration, bool) {
+func (b *bounds) allow(client netip.Addr, byAddr Quota, addrScope uint64, identity string, byID Quota, idScope uint64, now int64) (time.Duration, bool) {
 	if byAddr.Limited() && !b.free(client) {
-		if wait, ok := b.table.Take(b.table.KeyAddr(addrScope, client, 0), byAddr, now); !ok {
+		if wait, ok := b.table.Allow(b.table.KeyAddr(addrScope, client, 0), byAddr, now); !ok {
 			return wait, false
 		}
 	}
 	if identity != "" {
-		return b.table.Take(b.table.KeyString(idScope, identity), byID, now)
+		return b.table.Allow(b.table.KeyString(idScope, identity), byID, now)
 	}
 	return 0, true
 }

@@ -21,7 +21,7 @@ func TestABucketLetsItsBurstAndThenItsRateThrough(t *testing.T) {
 	q := Rate{PerSecond: 10, Burst: 3}.Quota()
 	f := func(at, wait time.Duration) {
 		t.Helper()
-		got, ok := tb.Take(key, q, int64(at))
+		got, ok := tb.Allow(key, q, int64(at))
 		if ok != (wait == 0) || got != wait {
 			t.Errorf("at %v: %v, %v; want a wait of %v", at, got, ok, wait)
 		}
@@ -52,16 +52,16 @@ func TestTheWaitIsExact(t *testing.T) {
 		q := Rate{PerSecond: math.Exp(r.Float64()*16 - 4), Burst: 1 + r.IntN(20)}.Quota()
 		key, now := tb.KeyString(uint64(i), "x"), int64(i)*1e12
 		for range 40 {
-			wait, ok := tb.Take(key, q, now)
+			wait, ok := tb.Allow(key, q, now)
 			if ok {
 				now += r.Int64N(q.step)
 				continue
 			}
-			if _, ok := tb.Take(key, q, now+int64(wait)-1); ok {
+			if _, ok := tb.Allow(key, q, now+int64(wait)-1); ok {
 				t.Fatalf("%+v: let through before the wait of %v", q, wait)
 			}
 			now += int64(wait)
-			if _, ok := tb.Take(key, q, now); !ok {
+			if _, ok := tb.Allow(key, q, now); !ok {
 				t.Fatalf("%+v: refused after the wait of %v", q, wait)
 			}
 		}
@@ -73,7 +73,7 @@ func TestSeveralTokensAtOnce(t *testing.T) {
 	key, q := tb.KeyString(0, "x"), Rate{PerSecond: 1, Burst: 5}.Quota()
 	f := func(n int64, wait time.Duration) {
 		t.Helper()
-		if got, ok := tb.TakeN(key, q, 0, n); got != wait || ok != (wait == 0) {
+		if got, ok := tb.AllowN(key, q, 0, n); got != wait || ok != (wait == 0) {
 			t.Errorf("%d tokens: %v, %v", n, got, ok)
 		}
 	}
@@ -84,7 +84,7 @@ func TestSeveralTokensAtOnce(t *testing.T) {
 	f(0, 0)
 	f(-1, 0)
 	f(1, time.Second)
-	if got, ok := tb.TakeN(key, Quota{}, 0, 100); got != 0 || !ok {
+	if got, ok := tb.AllowN(key, Quota{}, 0, 100); got != 0 || !ok {
 		t.Error("no quota is a limit")
 	}
 }
@@ -135,21 +135,21 @@ func TestAFullTableForgetsTheFullestBucket(t *testing.T) {
 	q := Rate{PerSecond: 1, Burst: 100}.Quota()
 	key := func(i int) uint64 { return uint64(i + 1) }
 	for i := range ways {
-		if _, ok := tb.TakeN(key(i), q, 0, int64(10*(i+1))); !ok {
+		if _, ok := tb.AllowN(key(i), q, 0, int64(10*(i+1))); !ok {
 			t.Fatal("refused")
 		}
 	}
 	if st := tb.Stats(0); st.Used != ways || st.Evicted != 0 || st.Buckets != ways {
 		t.Errorf("%+v", st)
 	}
-	tb.Take(key(100), q, 0) // the place of the one that had used 10
+	tb.Allow(key(100), q, 0) // the place of the one that had used 10
 	if st := tb.Stats(0); st.Evicted != 1 {
 		t.Errorf("%+v", st)
 	}
-	if _, ok := tb.TakeN(key(ways-1), q, 0, 21); ok {
+	if _, ok := tb.AllowN(key(ways-1), q, 0, 21); ok {
 		t.Error("the emptiest bucket was forgotten")
 	}
-	tb.Take(key(101), q, 30e9) // 100 and 1 are full again: nothing is lost
+	tb.Allow(key(101), q, 30e9) // 100 and 1 are full again: nothing is lost
 	if st := tb.Stats(30e9); st.Evicted != 1 || st.Used != ways-2 {
 		t.Errorf("%+v", st)
 	}
@@ -203,10 +203,10 @@ func TestTheBurstIsABoundForManyGoroutines(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 2000 {
-				if _, ok := tb.Take(uint64(77), q, 5); ok {
+				if _, ok := tb.Allow(uint64(77), q, 5); ok {
 					got.Add(1)
 				}
-				tb.Take(tb.KeyString(uint64(g), fmt.Sprint(i)), q, 5)
+				tb.Allow(tb.KeyString(uint64(g), fmt.Sprint(i)), q, 5)
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func TestAKeyThatIsNewToSeveralAtOnceGetsOneBucket(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			for k := range keys {
-				if _, ok := tb.Take(uint64(k+1), q, 0); ok {
+				if _, ok := tb.Allow(uint64(k+1), q, 0); ok {
 					got[k].Add(1)
 				}
 			}
@@ -262,8 +262,8 @@ func TestTakingAllocatesNothing(t *testing.T) {
 	i := uint64(0)
 	if n := testing.AllocsPerRun(1000, func() {
 		i++
-		tb.Take(tb.Key(i, name), q, int64(i))
-		tb.Take(tb.KeyAddr(1, a, 0), q, 0)
+		tb.Allow(tb.Key(i, name), q, int64(i))
+		tb.Allow(tb.KeyAddr(1, a, 0), q, 0)
 		list.Allowed(a)
 		trust.Client(a, fields)
 		forwarded.Client(a, fields)
@@ -292,7 +292,7 @@ func BenchmarkTake(b *testing.B) {
 		key := key
 		for i := uint64(0); pb.Next(); i++ {
 			binary.LittleEndian.PutUint64(key[:], i%10000)
-			tb.Take(tb.Key(1, key[:]), q, int64(i))
+			tb.Allow(tb.Key(1, key[:]), q, int64(i))
 		}
 	})
 }

@@ -86,10 +86,10 @@ func (net *shareNet) run(d time.Duration, each func()) {
 	}
 }
 
-// take takes tokens of a client until there are n or none is left, and returns how many.
-func (n *shareNode) take(client string, q Quota, now int64, most int) (taken int) {
+// allow takes tokens of a client until there are n or none is left, and returns how many.
+func (n *shareNode) allow(client string, q Quota, now int64, most int) (taken int) {
 	for taken < most {
-		if _, ok := n.table.Take(n.table.KeyString(7, client), q, now); !ok {
+		if _, ok := n.table.Allow(n.table.KeyString(7, client), q, now); !ok {
 			break
 		}
 		taken++
@@ -120,7 +120,7 @@ func TestNodesTogetherGiveOutTheRateOfOne(t *testing.T) {
 		took := make([]int, 3)
 		net.run(seconds*time.Second, func() {
 			for i, n := range net.nodes {
-				took[i] += n.take("ann", q, net.now, demand[i])
+				took[i] += n.allow("ann", q, net.now, demand[i])
 			}
 		})
 		sum := took[0] + took[1] + took[2]
@@ -144,16 +144,16 @@ func TestABurstIsThatOfAllNodes(t *testing.T) {
 	q := Rate{PerSecond: 1.0 / 3600, Burst: 30}.Quota()
 	local := Rate{PerSecond: 1.0 / 3600, Burst: 30, Shared: 1}.Quota()
 	for i, want := range []int{10, 10, 10} {
-		if got := net.nodes[i].take("ann", q, net.now, 10); got != want {
+		if got := net.nodes[i].allow("ann", q, net.now, 10); got != want {
 			t.Errorf("node %d: %d, want %d", i, got, want)
 		}
 		net.run(ShareInterval, nil)
 	}
 	for i, n := range net.nodes {
-		if got := n.take("ann", q, net.now, 100); got != 0 {
+		if got := n.allow("ann", q, net.now, 100); got != 0 {
 			t.Errorf("node %d: %d more", i, got)
 		}
-		if got := n.take("bob", local, net.now, 100); got != 30 {
+		if got := n.allow("bob", local, net.now, 100); got != 30 {
 			t.Errorf("node %d by itself: %d", i, got)
 		}
 		net.run(ShareInterval, nil)
@@ -161,11 +161,11 @@ func TestABurstIsThatOfAllNodes(t *testing.T) {
 	// All at once: the most that there can be. Nothing is there before it is made up for.
 	sum := 0
 	for _, n := range net.nodes {
-		sum += n.take("eve", q, net.now, 1000)
+		sum += n.allow("eve", q, net.now, 1000)
 	}
 	net.run(time.Minute, func() {
 		for _, n := range net.nodes {
-			sum += n.take("eve", q, net.now, 1000)
+			sum += n.allow("eve", q, net.now, 1000)
 		}
 	})
 	if sum != 90 {
@@ -186,10 +186,10 @@ func TestANodeThatIsCutOffHasItsPart(t *testing.T) {
 			t.Fatalf("cut off: %+v", s)
 		}
 		took := 0
-		if took = n.take("ann", q, net.now, 1000); took != 10 {
+		if took = n.allow("ann", q, net.now, 1000); took != 10 {
 			t.Errorf("its part of the burst: %d, want 10", took)
 		}
-		net.run(60*time.Second, func() { took += n.take("ann", q, net.now, 1000) })
+		net.run(60*time.Second, func() { took += n.allow("ann", q, net.now, 1000) })
 		if took < 6000 || took > 6010 {
 			t.Errorf("a third of 300 per second in a minute, and of 30: %d, want 6000 to 6010", took)
 		}
@@ -205,7 +205,7 @@ func TestANodeThatIsCutOffHasItsPart(t *testing.T) {
 		sum := 0
 		net.run(60*time.Second, func() {
 			for _, n := range net.nodes {
-				sum += n.take("ann", q, net.now, 1000)
+				sum += n.allow("ann", q, net.now, 1000)
 			}
 		})
 		if sum < 300*60*98/100 || sum > 300*60+3*30+3*30 {
@@ -239,7 +239,7 @@ func TestANodeThatLeavesGivesItsPartBack(t *testing.T) {
 	a.refused, b.refused = true, true
 	net.run(time.Second, nil)
 	q := Rate{PerSecond: 1.0 / 3600, Burst: 30}.Quota()
-	if x, y := a.take("ann", q, net.now, 100), b.take("ann", q, net.now, 100); x != 15 || y != 15 {
+	if x, y := a.allow("ann", q, net.now, 100), b.allow("ann", q, net.now, 100); x != 15 || y != 15 {
 		t.Errorf("the two of them by themselves: %d and %d, want 15 each", x, y)
 	}
 }
@@ -303,7 +303,7 @@ func TestMessagesThatMakeNoSense(t *testing.T) {
 		t.Error("a message was applied again")
 	}
 	n.Receive("node2", good, net.now)
-	if n.table.Stats(net.now).Used != 1 || n.take("ann", q, net.now, 1) != 0 {
+	if n.table.Stats(net.now).Used != 1 || n.allow("ann", q, net.now, 1) != 0 {
 		t.Error("the message was not applied")
 	}
 }
@@ -318,8 +318,8 @@ func TestWhatAnotherNodeTookIsBounded(t *testing.T) {
 		n.Receive("other", appendShare(nil, shareHeader{key: n.keyID, number: uint64(i + 1)}, []spending{{key: key, cost: maxCost, t: 1}}), net.now)
 	}
 	q := Rate{PerSecond: 10, Burst: 10}.Quota()
-	n.take("ann", q, net.now, 1)
-	if wait, ok := n.table.Take(key, q, net.now); ok || wait > 4*(time.Second+shareStale) {
+	n.allow("ann", q, net.now, 1)
+	if wait, ok := n.table.Allow(key, q, net.now); ok || wait > 4*(time.Second+shareStale) {
 		t.Errorf("wait %v", wait)
 	}
 }
@@ -330,9 +330,9 @@ func TestMissedMessagesAreCounted(t *testing.T) {
 	a, b := net.nodes[0], net.nodes[1]
 	b.lost = true
 	q := Rate{PerSecond: 1e6}.Quota()
-	net.run(5*ShareInterval, func() { b.take("ann", q, net.now, 1) })
+	net.run(5*ShareInterval, func() { b.allow("ann", q, net.now, 1) })
 	b.lost = false
-	net.run(2*ShareInterval, func() { b.take("ann", q, net.now, 1) })
+	net.run(2*ShareInterval, func() { b.allow("ann", q, net.now, 1) })
 	if s := a.Stats(); s.Missed != 5 || s.Nodes != 2 {
 		t.Errorf("%+v, want 5 missed", s)
 	}
@@ -345,17 +345,17 @@ func TestTheMostUsedBucketsAreSentFirst(t *testing.T) {
 	q := Rate{PerSecond: 1.0 / 3600, Burst: 5}.Quota()
 	const many = maxShareEntries + 1000
 	for i := range many {
-		a.take(fmt.Sprint("client ", i), q, net.now, 1)
+		a.allow(fmt.Sprint("client ", i), q, net.now, 1)
 	}
 	for i := range 100 {
-		a.take(fmt.Sprint("client ", i*17), q, net.now, 4)
+		a.allow(fmt.Sprint("client ", i*17), q, net.now, 4)
 	}
 	net.run(ShareInterval, nil)
 	if s := b.Stats(); s.Applied != maxShareEntries || a.Stats().Deferred != 1000 {
 		t.Errorf("first: %d applied, %d deferred", s.Applied, a.Stats().Deferred)
 	}
 	for i := range 100 {
-		if got := b.take(fmt.Sprint("client ", i*17), q, net.now, 5); got != 0 {
+		if got := b.allow(fmt.Sprint("client ", i*17), q, net.now, 5); got != 0 {
 			t.Fatalf("the other node lets %d of a full one through", got)
 		}
 	}
@@ -377,9 +377,9 @@ func TestASecretThatChanges(t *testing.T) {
 	a.SetKey([]byte(strings.Repeat("x", ShareKeyBytes)))
 	q := Rate{PerSecond: 1.0 / 3600, Burst: 5}.Quota()
 	net.run(ShareInterval, nil)
-	a.take("ann", q, net.now, 5)
+	a.allow("ann", q, net.now, 5)
 	net.run(ShareInterval, nil)
-	if a.KeyWanted() || b.take("ann", q, net.now, 5) != 0 {
+	if a.KeyWanted() || b.allow("ann", q, net.now, 5) != 0 {
 		t.Error("they do not share")
 	}
 }
@@ -395,7 +395,7 @@ func TestNothingTakenIsLostWhileItIsSent(t *testing.T) {
 	for g := range 4 {
 		takers.Go(func() {
 			for i := range each {
-				tb.Take(tb.KeyString(1, fmt.Sprint((i+g)%8)), q, 1)
+				tb.Allow(tb.KeyString(1, fmt.Sprint((i+g)%8)), q, 1)
 			}
 		})
 	}
@@ -425,7 +425,7 @@ func TestSharedBucketsDoNotAllocate(t *testing.T) {
 	tb := NewTable(64)
 	tb.shareWith(NewShare("a", shareLease, nil), sipKey{1, 2})
 	q, name := Rate{PerSecond: 1e9, Burst: 1e9}.Quota(), []byte("ann")
-	if n := testing.AllocsPerRun(100, func() { tb.Take(tb.Key(1, name), q, 1) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { tb.Allow(tb.Key(1, name), q, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -476,7 +476,7 @@ func BenchmarkTakeShared(b *testing.B) {
 		name := []byte("client 0")
 		for i := 0; pb.Next(); i++ {
 			name[7] = byte(i)
-			tb.Take(tb.Key(1, name), q, int64(i))
+			tb.Allow(tb.Key(1, name), q, int64(i))
 		}
 	})
 }

@@ -116,16 +116,16 @@ func spread(h, scope uint64) uint64 {
 	return max(1, h)
 }
 
-// Take takes one token from the bucket of key. If there is none, wait is how long
+// Allow takes one token from the bucket of key. If there is none, wait is how long
 // until there will be one, exactly, if no other caller takes it. now is in
 // nanoseconds of a clock that all callers share and that does not run backwards.
-func (t *Table) Take(key uint64, q Quota, now int64) (wait time.Duration, ok bool) {
-	return t.TakeN(key, q, now, 1)
+func (t *Table) Allow(key uint64, q Quota, now int64) (wait time.Duration, ok bool) {
+	return t.AllowN(key, q, now, 1)
 }
 
-// TakeN is Take for n tokens, all or none. More than the burst are never there:
+// AllowN is Take for n tokens, all or none. More than the burst are never there:
 // wait is then the longest time there is.
-func (t *Table) TakeN(key uint64, q Quota, now, n int64) (wait time.Duration, ok bool) {
+func (t *Table) AllowN(key uint64, q Quota, now, n int64) (wait time.Duration, ok bool) {
 	if !q.Limited() || n <= 0 {
 		return 0, true
 	}

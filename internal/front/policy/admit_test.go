@@ -394,7 +394,7 @@ func TestARequestAllocatesNothing(t *testing.T) {
 			if _, err := http1.ParseRequest(&req, text, http1.Limits{}); err != nil {
 				panic(err)
 			}
-			take2(x, &req)
+			allow2(x, &req)
 			v := s.Match(x)
 			if v.Action == Forward {
 				v = x.Route.Admit(x, 1)
@@ -427,7 +427,7 @@ func TestARequestAllocatesNothing(t *testing.T) {
 
 var allocPeer = netip.MustParseAddrPort("203.0.113.7:4711")
 
-func take2(x *Exchange, req *http1.Request) {
+func allow2(x *Exchange, req *http1.Request) {
 	x.Reset()
 	x.Method, x.Path, x.Query, x.Host, x.Fields, x.Minor = req.Method, req.Path, req.Query, req.Host, req.Fields, req.Minor
 	x.Length, x.Peer = req.ContentLength, allocPeer

@@ -104,7 +104,7 @@ func (r *heads) AppendRequestHead(dst []byte, x *Exchange, f Framing) []byte {
 	}
 	for i := range x.Fields {
 		fl := &x.Fields[i]
-		if !plainName(fl.Name) || r.takenOut(fl.Name, x) || perHop && listed(x.Fields, fl.Name) || removed(x.extension, fl.Name) ||
+		if !plainName(fl.Name) || r.isCredential(fl.Name, x) || perHop && listed(x.Fields, fl.Name) || removed(x.extension, fl.Name) ||
 			f.shared != nil && !f.shared.has(fl.Name) {
 			continue
 		}
@@ -199,8 +199,8 @@ func appendPassed(dst []byte, fl *http1.Field, x *Exchange) []byte {
 
 var adminCookie = []byte(auth.AdminCookie)
 
-// takenOut reports whether a field proved the identity that the upstream receives.
-func (r *heads) takenOut(name []byte, x *Exchange) bool {
+// isCredential reports whether a field proved the identity that the upstream receives.
+func (r *heads) isCredential(name []byte, x *Exchange) bool {
 	return r.cfg.Auth.Forward &&
 		(x.presented == byHeader && http1.EqualFold(name, "authorization") || x.presented == byKey && http1.EqualFold(name, "x-api-key"))
 }

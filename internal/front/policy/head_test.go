@@ -236,7 +236,7 @@ func FuzzRequestHead(f *testing.F) {
 			return
 		}
 		x := &Exchange{}
-		take(x, &req)
+		allow(x, &req)
 		if v := admit(s, x, 0); v.Action != Forward {
 			return
 		}
@@ -248,7 +248,7 @@ func FuzzRequestHead(f *testing.F) {
 		if n, err := http1.ParseRequest(&back, head, http1.Limits{MaxLine: 1 << 20, MaxHead: 1 << 20, MaxFields: 1000}); err != nil || n != len(head) {
 			t.Fatalf("our own parser reads %d of %q: %v", n, head, err)
 		}
-		take(again, &back)
+		allow(again, &back)
 		if v := s.Match(again); v.Action != Forward {
 			t.Fatalf("what went out of %q does not come in again: %+v", input, v)
 		}

@@ -85,10 +85,10 @@ func fill(t testing.TB, x *Exchange, request string) {
 	if err != nil || n != len(text) {
 		t.Fatalf("%q: %d, %v", text, n, err)
 	}
-	take(x, &req)
+	allow(x, &req)
 }
 
-func take(x *Exchange, req *http1.Request) {
+func allow(x *Exchange, req *http1.Request) {
 	x.Reset()
 	x.Method, x.Path, x.Query, x.Host, x.Fields, x.Minor = req.Method, req.Path, req.Query, req.Host, req.Fields, req.Minor
 	x.Length = req.ContentLength

@@ -280,7 +280,7 @@ func (r *admission) Admit(x *Exchange, now int64) Verdict {
 	}
 	if r.perAddress.Limited() {
 		t := r.deps.State.Addresses
-		if wait, ok := t.Take(t.KeyAddr(r.scope, x.Client, 0), r.perAddress, now); !ok {
+		if wait, ok := t.Allow(t.KeyAddr(r.scope, x.Client, 0), r.perAddress, now); !ok {
 			return r.later(x, limit.RetryAfter(wait), "too many requests from this address")
 		}
 	}
@@ -315,11 +315,11 @@ func (r *admission) AdmitIdentity(x *Exchange, id *auth.Identity, err error, now
 func (r *admission) admitted(x *Exchange, now int64) Verdict {
 	t := r.deps.State.Tenants
 	if x.Identity.By != "" {
-		if wait, ok := t.Take(r.tenantKey(t, x.Identity), r.perTenant, now); !ok {
+		if wait, ok := t.Allow(r.tenantKey(t, x.Identity), r.perTenant, now); !ok {
 			return r.later(x, limit.RetryAfter(wait), "too many requests")
 		}
 	}
-	if wait, ok := t.Take(r.routeKey, r.perRoute, now); !ok {
+	if wait, ok := t.Allow(r.routeKey, r.perRoute, now); !ok {
 		return r.later(x, limit.RetryAfter(wait), "too many requests for this route")
 	}
 	if r.forward != nil {

@@ -61,7 +61,7 @@ func (t *Table[E]) mount(e *Endpoint, serve func(*Endpoint) E) error {
 		return errors.New("it serves no method")
 	case e.MaxBody < 0 || e.MaxBody > maxEndpointBody:
 		return fmt.Errorf("a body of %d bytes is not within 0..%d", e.MaxBody, maxEndpointBody)
-	case t.taken(path, all, e.Replaces):
+	case t.occupied(path, all, e.Replaces):
 		return errors.New("the path is taken")
 	}
 	if all {
@@ -77,9 +77,9 @@ func (t *Table[E]) mount(e *Endpoint, serve func(*Endpoint) E) error {
 	return nil
 }
 
-// taken reports whether an endpoint for path has to be refused: another endpoint is
+// occupied reports whether an endpoint for path has to be refused: another endpoint is
 // there already, or one of Weir's own that it does not replace.
-func (t *Table[E]) taken(path string, all, replaces bool) bool {
+func (t *Table[E]) occupied(path string, all, replaces bool) bool {
 	e := t.is(path, all)
 	return e != nil && (e.mounted || !replaces)
 }

@@ -159,7 +159,7 @@ func (s *Shake) step() {
 	if s.over || c.Closing() {
 		return
 	}
-	if b := s.x.take(); len(b) > 0 {
+	if b := s.x.drainOutput(); len(b) > 0 {
 		c.SendCopy(b) // an alert is not to be lost to what then does
 	}
 	if s.result == nil || c.Closing() {

@@ -96,8 +96,8 @@ func (x *exchange) signal() {
 	}
 }
 
-// take returns what is to be sent. Loop only.
-func (x *exchange) take() []byte {
+// drainOutput returns what is to be sent. Loop only.
+func (x *exchange) drainOutput() []byte {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := x.out

@@ -312,7 +312,7 @@ func (h *handshake) step() {
 	if h.over || c.Closing() {
 		return
 	}
-	if b := h.x.take(); len(b) > 0 {
+	if b := h.x.drainOutput(); len(b) > 0 {
 		c.Write(b)
 	}
 	if h.result == nil || c.Closing() {

@@ -105,7 +105,7 @@ const (
 // to wait: 0 if it has not sent too many.
 func (a *access) throttle(r *http.Request, scope uint64) (wait time.Duration) {
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	if wait, ok := a.guesses.Take(a.guesses.KeyAddr(scope, peer.Addr(), 0), a.quota, int64(time.Since(a.base))); !ok {
+	if wait, ok := a.guesses.Allow(a.guesses.KeyAddr(scope, peer.Addr(), 0), a.quota, int64(time.Since(a.base))); !ok {
 		return wait
 	}
 	return 0

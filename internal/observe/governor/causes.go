@@ -103,7 +103,7 @@ func (m *machine) byLoops(w *window, r *stat.Reading) (out []Cause) {
 
 func (m *machine) byGoroutines(w *window, r *stat.Reading) (out []Cause) {
 	t := &m.t
-	if grown, stays := m.leak.take(w.other, w.conns); stays && grown >= t.Leak {
+	if grown, stays := m.leak.observe(w.other, w.conns); stays && grown >= t.Leak {
 		out = append(out, cause(CauseGoroutineLeak, stat.Alert, float64(grown), float64(t.Leak), "goroutines leak +%s", count(grown)))
 	} else if r.Excess >= t.GoroutineRatio {
 		excess := stat.ExcessGoroutines(float64(w.goroutines), m.g0, m.g1, float64(w.conns))

@@ -233,9 +233,9 @@ type leakWatch struct {
 	rising       int
 }
 
-// take returns by how much goroutines of no known role have grown, and whether they
+// observe returns by how much goroutines of no known role have grown, and whether they
 // stayed. A connection may bring two of its own.
-func (l *leakWatch) take(other, conns int) (grown int, stays bool) {
+func (l *leakWatch) observe(other, conns int) (grown int, stays bool) {
 	if n := len(l.other); n > 0 && other >= l.other[n-1]-l.other[n-1]/20 {
 		l.rising++
 	} else {

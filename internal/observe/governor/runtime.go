@@ -87,12 +87,12 @@ func newRuntimeReader() *runtimeReader {
 
 func (r *runtimeReader) read() {
 	runtimemetrics.Read(r.samples[:])
-	r.sched.take(&r.samples[rtSchedLatency])
-	r.pause.take(&r.samples[rtPause])
-	r.stop.take(&r.samples[rtStop])
+	r.sched.update(&r.samples[rtSchedLatency])
+	r.pause.update(&r.samples[rtPause])
+	r.stop.update(&r.samples[rtStop])
 }
 
-func (h *runtimeHistogram) take(s *runtimemetrics.Sample) {
+func (h *runtimeHistogram) update(s *runtimemetrics.Sample) {
 	if s.Value.Kind() != runtimemetrics.KindFloat64Histogram {
 		return // an older runtime: stays empty
 	}

@@ -315,13 +315,13 @@ func (s *sampler) endWindow(now time.Time) {
 	w := s.acc.window(s, now)
 	s.view.Delivery.Window = w.delivery
 	changed := s.machine.judge(now, w)
-	s.takeState(now, changed)
+	s.applyState(now, changed)
 	s.window.copyFrom(&s.cur)
 	s.acc.reset(&s.cur)
 }
 
-// takeState shows what the machine has decided, and acts on it.
-func (s *sampler) takeState(now time.Time, changed bool) {
+// applyState shows what the machine has decided, and acts on it.
+func (s *sampler) applyState(now time.Time, changed bool) {
 	m := s.machine
 	if changed {
 		st := &m.state

@@ -60,7 +60,7 @@ func (s *sampler) watch(now time.Time) {
 		return
 	}
 	d.reported = now
-	s.takeState(now, s.machine.found(now, d.causes(s)))
+	s.applyState(now, s.machine.found(now, d.causes(s)))
 }
 
 // working is how long loop i has worked at one tick.

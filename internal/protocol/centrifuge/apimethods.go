@@ -53,7 +53,7 @@ func (a *api) publication(c *apiCall, channel string) (hub.Publication, *protoco
 	default:
 		p.Data = c.Data
 	}
-	if !ns.takes(p.Data) {
+	if !ns.accepts(p.Data) {
 		return p, &protocol.ErrorBadRequest
 	}
 	if at.Tags != nil || at.Payload != hub.JSON || at.Private || at.SkipHistory || at.Version != 0 {

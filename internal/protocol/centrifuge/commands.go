@@ -163,7 +163,7 @@ func (s command) publish(c *protocol.Command) {
 		e = &protocol.ErrorNotAvailable
 	case !ns.PublishProxy && s.decide(access.Publish, in) == access.Refused:
 		e = &protocol.ErrorPermissionDenied
-	case len(c.Sub.Data) == 0 || !ns.takes(c.Sub.Data):
+	case len(c.Sub.Data) == 0 || !ns.accepts(c.Sub.Data):
 		e = &protocol.ErrorBadRequest
 	}
 	if e != nil {
@@ -178,8 +178,8 @@ func (s command) publish(c *protocol.Command) {
 	s.publishNow(hub.Publication{Channel: in, Data: data}, &hub.Attributes{Payload: payloadKind(data, s.kind().enc), Private: srv.deps.Access.Guarded(in)})
 }
 
-// takes reports whether clients may publish data in n.
-func (n *namespace) takes(data []byte) bool {
+// accepts reports whether clients may publish data in n.
+func (n *namespace) accepts(data []byte) bool {
 	switch n.DataFormat {
 	case "json":
 		return protocol.Valid(data)

@@ -67,7 +67,7 @@ func (r *reader) session(ctx context.Context) error {
 			return err
 		}
 		for line := range strings.SplitSeq(string(b), "\n") {
-			if err := r.take(line); err != nil || r.done() {
+			if err := r.read(line); err != nil || r.done() {
 				return err
 			}
 		}
@@ -77,7 +77,7 @@ func (r *reader) session(ctx context.Context) error {
 
 func (r *reader) done() bool { return len(r.got) > 0 && r.got[len(r.got)-1] < 0 }
 
-func (r *reader) take(line string) error {
+func (r *reader) read(line string) error {
 	var f readerFrame
 	if err := json.Unmarshal([]byte(line), &f); err != nil {
 		return fmt.Errorf("%s: %w", line, err)
@@ -168,7 +168,7 @@ func (r *reader) begin(ctx context.Context) error {
 			return err
 		}
 		for line := range strings.SplitSeq(string(b), "\n") {
-			if err := r.take(line); err != nil {
+			if err := r.read(line); err != nil {
 				return err
 			}
 		}

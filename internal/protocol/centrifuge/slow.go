@@ -33,17 +33,17 @@ const releaseBytes = 64 << 10
 func (s *session) Drained() {
 	for s.flags&ended == 0 && s.account.rare != nil && s.account.rare.backlog != nil && !s.t.Stalled() {
 		q, srv := s.account.rare.backlog, s.srv()
-		for _, g := range q.TakeDropped(&srv.waiting) {
+		for _, g := range q.PopDropped(&srv.waiting) {
 			s.dropped(g)
 		}
 		var out []byte
 		late := false
 		for !q.Empty() && len(out) < releaseBytes && !late {
-			if g, ok := q.TakeGap(); ok {
+			if g, ok := q.PopGap(); ok {
 				s.dropped(g)
 				continue
 			}
-			if p := s.account.rare.pace; p != nil && !p.take(s.t.Now()) {
+			if p := s.account.rare.pace; p != nil && !p.allow(s.t.Now()) {
 				late = true
 				break
 			}
@@ -84,8 +84,8 @@ func (r *rare) limitRate(rate int, now int64) {
 	r.pace.rate = min(r.pace.rate, rate)
 }
 
-// take reports whether a message may go at now.
-func (p *pace) take(now int64) bool {
+// allow reports whether a message may go at now.
+func (p *pace) allow(now int64) bool {
 	p.budget = min(p.budget+float64(now-p.at)*float64(p.rate)/float64(time.Second), float64(p.rate))
 	p.at = now
 	if p.budget < 1 {

@@ -25,7 +25,7 @@ func (c *session) clientEvent(f protocol.Frame) {
 		why = "Client event rejected: " + protocol.CheckEvent(f.Event).Error()
 	case len(text) > c.s.conf().cfg.MaxEventData:
 		why = "Client event rejected: the data is longer than max_event_data"
-	case !c.events.take(c.t.Now(), c.s.conf().cfg.ClientEventRate, c.s.conf().cfg.ClientEventRate):
+	case !c.events.allow(c.t.Now(), c.s.conf().cfg.ClientEventRate, c.s.conf().cfg.ClientEventRate):
 		c.s.counts.limited.Add(1)
 		why = "Client event rejected: the rate limit was exceeded"
 	}

@@ -67,7 +67,7 @@ func TestWebhooksWaitWithinBytes(t *testing.T) {
 		t.Errorf("%d wait, %d dropped; want 16 and 4", n, dropped)
 	}
 	for range 16 {
-		h.taken(<-h.queue)
+		h.dequeued(<-h.queue)
 	}
 	if n := h.bytes.Load(); n != 0 {
 		t.Errorf("%d bytes left, want 0", n)

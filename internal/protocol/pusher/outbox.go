@@ -34,7 +34,7 @@ func (o *outbox) deliver(c *session, m *hub.Message) {
 // inTime reports whether a further message is within the namespace's maximum rate.
 func (o *outbox) inTime(c *session) bool {
 	rate := c.namespace().MaxRate
-	return rate == 0 || o.pace.take(c.t.Now(), rate, rate)
+	return rate == 0 || o.pace.allow(c.t.Now(), rate, rate)
 }
 
 // Drained implements socket.Session: what waited is sent, as long as the client takes it.
@@ -43,11 +43,11 @@ func (c *session) Drained() {
 	if c.gone || q == nil {
 		return
 	}
-	for _, g := range q.TakeDropped(&c.s.lag) {
+	for _, g := range q.PopDropped(&c.s.lag) {
 		c.gap("", g)
 	}
 	for !c.t.Stalled() && !c.gone {
-		if g, ok := q.TakeGap(); ok {
+		if g, ok := q.PopGap(); ok {
 			c.gap("", g)
 			continue
 		}

@@ -51,8 +51,8 @@ type bucket struct {
 	at     int64
 }
 
-// take takes a token, of which there are rate more a second and never more than most.
-func (b *bucket) take(now int64, rate, most int) bool {
+// allow takes a token, of which there are rate more a second and never more than most.
+func (b *bucket) allow(now int64, rate, most int) bool {
 	b.tokens = min(float64(most), b.tokens+float64(now-b.at)/1e9*float64(rate))
 	b.at = now
 	if b.tokens < 1 {
@@ -67,7 +67,7 @@ func (c *session) Message(b []byte, binary bool) {
 	if c.gone {
 		return
 	}
-	if !c.messages.take(c.t.Now(), c.s.conf().cfg.MessageRate, c.s.conf().cfg.burst()) {
+	if !c.messages.allow(c.t.Now(), c.s.conf().cfg.MessageRate, c.s.conf().cfg.burst()) {
 		c.s.counts.flooded.Add(1)
 		c.close(protocol.CloseCapacity, "The client sends more than it may")
 		return

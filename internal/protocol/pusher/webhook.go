@@ -80,8 +80,8 @@ func (h *hook) offer(e hookEvent) bool {
 	return false
 }
 
-// taken notes that e was removed from the queue.
-func (h *hook) taken(e hookEvent) hookEvent {
+// dequeued notes that e was removed from the queue.
+func (h *hook) dequeued(e hookEvent) hookEvent {
 	h.bytes.Add(-int64(len(e.Data)))
 	return e
 }
@@ -122,7 +122,7 @@ func (h *hook) discard() (n int) {
 	for {
 		select {
 		case e := <-h.queue:
-			h.taken(e)
+			h.dequeued(e)
 			n++
 		default:
 			return n
@@ -142,7 +142,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	var events []hookEvent
 	select {
 	case e := <-h.queue:
-		events = append(events, h.taken(e))
+		events = append(events, h.dequeued(e))
 	case <-ctx.Done():
 		return h.more(events)
 	}
@@ -151,7 +151,7 @@ func (h *hook) gather(ctx context.Context) []hookEvent {
 	for len(events) < hookBatch {
 		select {
 		case e := <-h.queue:
-			events = append(events, h.taken(e))
+			events = append(events, h.dequeued(e))
 		case <-window.C:
 			return events
 		case <-ctx.Done():
@@ -166,7 +166,7 @@ func (h *hook) more(events []hookEvent) []hookEvent {
 	for len(events) < hookBatch {
 		select {
 		case e := <-h.queue:
-			events = append(events, h.taken(e))
+			events = append(events, h.dequeued(e))
 		default:
 			return events
 		}

@@ -26,8 +26,8 @@ func (s *scanner) space() byte {
 	return 0
 }
 
-// take skips white space and c, which has to be there.
-func (s *scanner) take(c byte) {
+// expect skips white space and c, which has to be there.
+func (s *scanner) expect(c byte) {
 	if s.space() != c {
 		s.bad = true
 		return
@@ -73,7 +73,7 @@ type key struct {
 
 // object skips an object; f has to skip the value of each of its members.
 func (s *scanner) object(f func(key)) {
-	s.take('{')
+	s.expect('{')
 	if s.space() == '}' {
 		s.at++
 		return
@@ -84,7 +84,7 @@ func (s *scanner) object(f func(key)) {
 			return
 		}
 		name, escaped := s.text()
-		s.take(':')
+		s.expect(':')
 		if s.bad {
 			return
 		}
@@ -98,7 +98,7 @@ func (s *scanner) object(f func(key)) {
 
 // array skips an array; f has to skip each of its values.
 func (s *scanner) array(f func()) {
-	s.take('[')
+	s.expect('[')
 	if s.space() == ']' {
 		s.at++
 		return

@@ -134,12 +134,12 @@ func (s *search) find() *Peer {
 		if i < 0 {
 			return nil
 		}
-		if p := s.v.entries[i].peer; p.take(s.now, &s.v.policy) == barNone {
+		if p := s.v.entries[i].peer; p.acquire(s.now, &s.v.policy) == barNone {
 			return p
 		}
 	}
 	for i := range s.v.entries {
-		if p := s.v.entries[i].peer; s.usable(i) && p.take(s.now, &s.v.policy) == barNone {
+		if p := s.v.entries[i].peer; s.usable(i) && p.acquire(s.now, &s.v.policy) == barNone {
 			return p
 		}
 	}

@@ -129,8 +129,8 @@ func (p *Peer) out(now int64) bool {
 	return Health(p.health.Load()) == HealthDown || p.ejectedUntil.Load() > now
 }
 
-// take counts one more request in flight, or reports why not.
-func (p *Peer) take(now int64, pol *policy) bar {
+// acquire counts one more request in flight, or reports why not.
+func (p *Peer) acquire(now int64, pol *policy) bar {
 	n := p.inflight.Add(1)
 	// Draining is looked at after the count: who drained p then sees the request.
 	if p.draining.Load() {

@@ -234,7 +234,7 @@ func TestNoPickSlipsThroughADrain(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: equal(1)})
 	p := peerAt(t, c, "10.0.0.1:80")
 	p.draining.Store(true) // after choose, before take
-	if why := p.take(sec, &c.view.Load().policy); why != barDraining || p.InFlight() != 0 || p.counts.attempts.Load() != 0 {
+	if why := p.acquire(sec, &c.view.Load().policy); why != barDraining || p.InFlight() != 0 || p.counts.attempts.Load() != 0 {
 		t.Errorf("taken although it drains: %d, %d in flight", why, p.InFlight())
 	}
 }

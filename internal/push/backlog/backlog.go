@@ -352,9 +352,9 @@ func (q *Queue) PushGap(g hub.Gap) bool {
 	return true
 }
 
-// TakeDropped takes the gaps that dropping has made, and those that were among what
+// PopDropped takes the gaps that dropping has made, and those that were among what
 // it took: older than all that waits of their namespaces.
-func (g *gaps) TakeDropped(c *Counts) []hub.Gap {
+func (g *gaps) PopDropped(c *Counts) []hub.Gap {
 	taken := g.dropped
 	g.dropped = nil
 	for i := range taken {
@@ -365,8 +365,8 @@ func (g *gaps) TakeDropped(c *Counts) []hub.Gap {
 	return taken
 }
 
-// TakeGap takes the gap that is to be reported before the next message, if there is one.
-func (q *Queue) TakeGap() (hub.Gap, bool) {
+// PopGap takes the gap that is to be reported before the next message, if there is one.
+func (q *Queue) PopGap() (hub.Gap, bool) {
 	q.skip()
 	if len(q.held) == 0 || q.held[0].before > q.head {
 		return hub.Gap{}, false

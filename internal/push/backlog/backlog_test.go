@@ -28,8 +28,8 @@ func TestAQueueThatIsNeverEmptyDoesNotGrow(t *testing.T) {
 		if i%1000 == 0 {
 			q.PushGap(hub.Gap{Namespace: "default", Reason: hub.GapUnknown})
 		}
-		q.TakeGap()
-		q.TakeDropped(c)
+		q.PopGap()
+		q.PopDropped(c)
 	}
 	if q.Len() > 10 || cap(q.messages) > 1024 {
 		t.Errorf("%d messages in room for %d", q.Len(), cap(q.messages))
@@ -95,7 +95,7 @@ func TestANamespacesBoundDropsItsOwnMessagesOnly(t *testing.T) {
 		q.Push(message("ticker:a", "", 2*i+1, 1), ticker, c)
 		q.Push(message("ticker:a", "", 2*i+2, 1), ticker, c)
 	}
-	gaps := q.TakeDropped(c)
+	gaps := q.PopDropped(c)
 	if len(gaps) != 1 || gaps[0].Namespace != "ticker" || gaps[0].To.Offset != 4 {
 		t.Errorf("gaps %+v, want one of the ticker up to 4", gaps)
 	}
@@ -133,10 +133,10 @@ func TestWhatIsDroppedBehindAGapIsReportedAfterIt(t *testing.T) {
 		push("two", i+1)
 	}
 	var got []string
-	for _, g := range q.TakeDropped(c) {
+	for _, g := range q.PopDropped(c) {
 		got = append(got, fmt.Sprintf("%s %s..%s", g.Reason, g.From, g.At))
 	}
-	if _, ok := q.TakeGap(); ok {
+	if _, ok := q.PopGap(); ok {
 		t.Error("the gap is reported again")
 	}
 	if want := "[overflow one-6..one-8 epoch one-8..two-0 overflow two-0..two-2]"; fmt.Sprint(got) != want {
@@ -266,14 +266,14 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 			case n == 99:
 				q.Age(time.Now())
 			default:
-				takeBoth(t, seed, q, c, o)
+				popBoth(t, seed, q, c, o)
 			}
 			if n := len(slices.DeleteFunc(slices.Clone(o.list), func(w waiting) bool { return w.m == nil })); q.Len() != n {
 				t.Fatalf("seed %d: %d messages wait, want %d", seed, q.Len(), n)
 			}
 		}
 		for !q.Empty() {
-			takeBoth(t, seed, q, c, o)
+			popBoth(t, seed, q, c, o)
 		}
 		if len(o.list) > 0 || q.Bytes() != 0 || c.Held.Load() != 0 || c.HeldBytes.Load() != 0 || len(q.newest) != 0 {
 			t.Fatalf("seed %d: an empty queue counts %d messages of %d bytes, %d are left", seed, c.Held.Load(), c.HeldBytes.Load(), len(o.list))
@@ -281,11 +281,11 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 	}
 }
 
-// takeBoth takes what a write would and compares it.
-func takeBoth(t *testing.T, seed uint64, q *Queue, c *Counts, o *model) {
+// popBoth takes what a write would and compares it.
+func popBoth(t *testing.T, seed uint64, q *Queue, c *Counts, o *model) {
 	t.Helper()
 	reported := map[string]string{}
-	for _, g := range q.TakeDropped(c) {
+	for _, g := range q.PopDropped(c) {
 		if g.Reason == hub.GapOverflow {
 			from, _ := hub.ParsePosition(g.From)
 			reported[g.Namespace] += fmt.Sprintf(" after %d ..%d", from.Offset, g.To.Offset)
@@ -302,7 +302,7 @@ func takeBoth(t *testing.T, seed uint64, q *Queue, c *Counts, o *model) {
 	}
 	want := o.list[0]
 	o.list = o.list[1:]
-	g, ok := q.TakeGap()
+	g, ok := q.PopGap()
 	if ok != (want.m == nil) || ok && g.From != want.gap.From {
 		t.Fatalf("seed %d: gap %v %+v, want %+v", seed, ok, g, want)
 	}

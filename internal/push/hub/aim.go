@@ -122,7 +122,7 @@ func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
 		if i%aimed == 0 {
 			h.aimAll(pubs[i:min(i+aimed, len(pubs))])
 		}
-		h.Publish(pubs[i], func(at Position, err error) { a.take(i, Outcome{at, err}) })
+		h.Publish(pubs[i], func(at Position, err error) { a.set(i, Outcome{at, err}) })
 	}
 	select {
 	case <-a.all:
@@ -144,7 +144,7 @@ type answers struct {
 	outcomes []Outcome // nil: no longer awaited
 }
 
-func (a *answers) take(i int, o Outcome) {
+func (a *answers) set(i int, o Outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.outcomes != nil {

@@ -284,8 +284,8 @@ type reader struct {
 	more, lost bool
 }
 
-// take adds m and reports whether another is welcome.
-func (r *reader) take(m *Message) bool {
+// add adds m and reports whether another is welcome.
+func (r *reader) add(m *Message) bool {
 	if len(r.got) == r.limit || len(r.got) > 0 && r.bytes+m.size() > maxHistoryBytes {
 		r.more = true
 		return false
@@ -303,7 +303,7 @@ func (r *reader) forward(ctx context.Context, since uint64) error {
 		}
 		r.lost = r.lost || from+1 < p.FirstRetained
 		for _, m := range p.Messages {
-			if !r.take(m) {
+			if !r.add(m) {
 				return nil
 			}
 		}
@@ -330,7 +330,7 @@ func (r *reader) backward(ctx context.Context, before uint64) error {
 			return err
 		}
 		for _, m := range slices.Backward(window) {
-			if !r.take(m) {
+			if !r.add(m) {
 				r.lost = false // what was removed is older than what was asked for
 				return nil
 			}

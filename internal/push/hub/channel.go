@@ -202,7 +202,7 @@ func (ch *channel) begin(snap Snapshot) bool {
 		case m.Damaged:
 			forgetDamaged(ch, m)
 		case !ch.misses(m) || !m.Missing:
-			ch.take(m)
+			ch.advance(m)
 		}
 	}
 	ch.state = chanActive
@@ -223,7 +223,7 @@ func (ch *channel) fail(err error) {
 	t := h.table.part(h.table.hash(ch.name))
 	t.mu.Lock()
 	ch.mu.Lock()
-	ch.takeOut(t)
+	ch.remove(t)
 	waiting := ch.waiting
 	ch.waiting = nil
 	ch.mu.Unlock()
@@ -234,8 +234,8 @@ func (ch *channel) fail(err error) {
 	}
 }
 
-// takeOut takes ch out of the table. The locks of t and ch are held.
-func (ch *channel) takeOut(t *tablePart) {
+// remove takes ch out of the table. The locks of t and ch are held.
+func (ch *channel) remove(t *tablePart) {
 	ch.state = chanGone
 	t.remove(ch, ch.hub.table.hash(ch.name))
 	ch.hub.channels.Add(-1)
@@ -274,7 +274,7 @@ func (ch *channel) deactivate(ctx context.Context) {
 	ch.forgetPages()
 	ch.state = chanNew
 	if !again {
-		ch.takeOut(t)
+		ch.remove(t)
 	}
 	ch.mu.Unlock()
 	t.mu.Unlock()
@@ -337,7 +337,7 @@ func (ch *channel) deliverLocked(m *Message, late, also bool) {
 		} else if ch.whole && late {
 			fresh, doubt = ch.insert(m)
 		} else {
-			fresh = ch.take(m)
+			fresh = ch.advance(m)
 		}
 		if !fresh {
 			return
@@ -378,8 +378,8 @@ func (ch *channel) misses(m *Message) bool {
 	return true
 }
 
-// take makes m the newest message and returns true, unless it is not new.
-func (ch *channel) take(m *Message) bool {
+// advance makes m the newest message and returns true, unless it is not new.
+func (ch *channel) advance(m *Message) bool {
 	if m.Epoch != ch.epoch {
 		if ch.ns.isOver(m.Epoch) {
 			return false
@@ -403,7 +403,7 @@ func (ch *channel) take(m *Message) bool {
 func (ch *channel) insert(m *Message) (fresh, doubt bool) {
 	switch {
 	case m.Epoch != ch.epoch || m.Offset > ch.last:
-		return ch.take(m), false
+		return ch.advance(m), false
 	case m.Offset <= ch.joined:
 		return false, false
 	}

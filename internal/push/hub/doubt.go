@@ -92,15 +92,15 @@ func receiveLate(h *Hub, from string, data []byte) {
 	for _, logs := range *h.spaces.Load() {
 		for _, n := range logs {
 			if n.position().Epoch == m.Epoch {
-				takenPast(h, n, m)
+				addLateMessages(h, n, m)
 			}
 		}
 	}
 }
 
-// takenPast remembers m, which another node found, and notifies those who may have come from
+// addLateMessages remembers m, which another node found, and notifies those who may have come from
 // there in the meantime.
-func takenPast(h *Hub, n *namespace, m lateMessages) {
+func addLateMessages(h *Hub, n *namespace, m lateMessages) {
 	n.mu.Lock()
 	for _, x := range m.Late[:min(len(m.Late), maxLate)] {
 		n.late = addLate(n.late, x)
@@ -122,15 +122,15 @@ func takenPast(h *Hub, n *namespace, m lateMessages) {
 		}
 		ch.mu.Lock()
 		for _, l := range ch.locals {
-			l.shard.post(func() { l.takenPast(m.Epoch, first) })
+			l.shard.post(func() { l.reportLate(m.Epoch, first) })
 		}
 		ch.mu.Unlock()
 	}
 }
 
-// takenPast sends a gap to those who began after offset, of which what followed may have come
+// reportLate sends a gap to those who began after offset, of which what followed may have come
 // late where they were before.
-func (l *local) takenPast(epoch string, offset uint64) {
+func (l *local) reportLate(epoch string, offset uint64) {
 	if l.epoch != epoch {
 		return
 	}

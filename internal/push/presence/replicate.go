@@ -109,7 +109,7 @@ func (p *Presence) flush() {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		p.out.ops = s.take(p.out.ops)
+		p.out.ops = s.drainOps(p.out.ops)
 		s.mu.Unlock()
 	}
 	ops := p.out.ops

@@ -218,8 +218,8 @@ func (s *shard) unsend(ch change, known bool) {
 	}
 }
 
-// take appends what is to be sent to the other nodes to ops, and forgets it.
-func (s *shard) take(ops []op) []op {
+// drainOps appends what is to be sent to the other nodes to ops, and forgets it.
+func (s *shard) drainOps(ops []op) []op {
 	for ch, known := range s.unsent {
 		c := s.channels[ch.channel]
 		if ch.kind < Kinds {

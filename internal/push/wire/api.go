@@ -71,7 +71,7 @@ func ParsePublish(h *hub.Hub, body []byte) (*Call, *Error) {
 	}
 	c := &Call{one: [1]string{in.Channel}}
 	c.Channels = c.one[:]
-	if bad := c.take(&in); bad != nil {
+	if bad := c.copyBody(&in); bad != nil {
 		return nil, bad
 	}
 	if _, err := h.Namespace(in.Channel); err != nil {
@@ -95,14 +95,14 @@ func ParseBroadcast(body []byte) (*Call, *Error) {
 		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("more than %d channels in one broadcast", MaxBroadcast), "split it"}
 	}
 	c := &Call{Channels: in.Channels, Broadcast: true}
-	if bad := c.take(&in); bad != nil {
+	if bad := c.copyBody(&in); bad != nil {
 		return nil, bad
 	}
 	return c, nil
 }
 
-// take validates in and copies it.
-func (c *Call) take(in *Body) *Error {
+// copyBody validates in and copies it.
+func (c *Call) copyBody(in *Body) *Error {
 	if len(in.IdempotencyKey) > maxIdempotencyKey || len(in.Key) > hub.MaxChannelName {
 		return &Error{http.StatusBadRequest, fmt.Sprintf("idempotency_key may have %d bytes, key %d", maxIdempotencyKey, hub.MaxChannelName), ""}
 	}

@@ -100,8 +100,8 @@ func (s *scanner) space() {
 	}
 }
 
-// take passes over white space and then c, if c is there.
-func (s *scanner) take(c byte) bool {
+// accept passes over white space and then c, if c is there.
+func (s *scanner) accept(c byte) bool {
 	s.space()
 	if s.i < len(s.b) && s.b[s.i] == c {
 		s.i++
@@ -119,10 +119,10 @@ func (s *scanner) bad(want string) string {
 }
 
 func (s *scanner) object(in *Body) string {
-	if !s.take('{') {
+	if !s.accept('{') {
 		return s.bad("an object")
 	}
-	if s.take('}') {
+	if s.accept('}') {
 		return ""
 	}
 	seen := 0
@@ -132,7 +132,7 @@ func (s *scanner) object(in *Body) string {
 		if msg != "" {
 			return msg
 		}
-		if !s.take(':') {
+		if !s.accept(':') {
 			return s.bad("a colon")
 		}
 		s.space()
@@ -140,8 +140,8 @@ func (s *scanner) object(in *Body) string {
 			return msg
 		}
 		switch {
-		case s.take(','):
-		case s.take('}'):
+		case s.accept(','):
+		case s.accept('}'):
 			return ""
 		default:
 			return s.bad("a comma or the end of the object")
@@ -238,11 +238,11 @@ func (s *scanner) flag() (bool, string) {
 
 // pairs reads an object of strings.
 func (s *scanner) pairs() (map[string]string, string) {
-	if !s.take('{') {
+	if !s.accept('{') {
 		return nil, s.bad("an object")
 	}
 	pairs := map[string]string{}
-	if s.take('}') {
+	if s.accept('}') {
 		return pairs, ""
 	}
 	for {
@@ -251,7 +251,7 @@ func (s *scanner) pairs() (map[string]string, string) {
 		if msg != "" {
 			return nil, msg
 		}
-		if !s.take(':') {
+		if !s.accept(':') {
 			return nil, s.bad("a colon")
 		}
 		s.space()
@@ -266,8 +266,8 @@ func (s *scanner) pairs() (map[string]string, string) {
 			return nil, fmt.Sprintf("there are more than %d tags", hub.MaxTags)
 		}
 		switch {
-		case s.take(','):
-		case s.take('}'):
+		case s.accept(','):
+		case s.accept('}'):
 			return pairs, ""
 		default:
 			return nil, s.bad("a comma or the end of the object")
@@ -277,10 +277,10 @@ func (s *scanner) pairs() (map[string]string, string) {
 
 // texts reads a list of strings. They share their memory: anyone who keeps one for long copies it.
 func (s *scanner) texts() ([]string, string) {
-	if !s.take('[') {
+	if !s.accept('[') {
 		return nil, s.bad("a list")
 	}
-	if s.take(']') {
+	if s.accept(']') {
 		return nil, ""
 	}
 	start, rest := s.i, s.b[s.i:]
@@ -310,8 +310,8 @@ func (s *scanner) texts() ([]string, string) {
 		}
 		list = append(list, t)
 		switch {
-		case s.take(','):
-		case s.take(']'):
+		case s.accept(','):
+		case s.accept(']'):
 			return list, ""
 		default:
 			return nil, s.bad("a comma or the end of the list")
@@ -419,7 +419,7 @@ func (s *scanner) value(depth int) string {
 func (s *scanner) composite(open byte, depth int) string {
 	end := open + 2 // ']' and '}' in ASCII
 	s.i++
-	if s.take(end) {
+	if s.accept(end) {
 		return ""
 	}
 	for {
@@ -428,7 +428,7 @@ func (s *scanner) composite(open byte, depth int) string {
 			if _, msg := s.skipString("a field name"); msg != "" {
 				return msg
 			}
-			if !s.take(':') {
+			if !s.accept(':') {
 				return s.bad("a colon")
 			}
 			s.space()
@@ -437,8 +437,8 @@ func (s *scanner) composite(open byte, depth int) string {
 			return msg
 		}
 		switch {
-		case s.take(','):
-		case s.take(end):
+		case s.accept(','):
+		case s.accept(end):
 			return ""
 		default:
 			return s.bad("a comma or " + string(rune(end)))

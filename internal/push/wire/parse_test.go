@@ -92,7 +92,7 @@ func TestAttributesOfACall(t *testing.T) {
 			return nil, bad
 		}
 		c := &Call{Channels: []string{"a"}}
-		return c, c.take(in)
+		return c, c.copyBody(in)
 	}
 	f := func(body, data string, want *hub.Attributes) {
 		t.Helper()

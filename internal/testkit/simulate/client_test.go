@@ -210,8 +210,8 @@ func (c *client) disconnect() {
 	}
 }
 
-// take lets n more bytes through. It reports whether the process waited for that.
-func (c *client) take(n int) (used bool) {
+// allow lets n more bytes through. It reports whether the process waited for that.
+func (c *client) allow(n int) (used bool) {
 	s := c.sock
 	if s == nil {
 		return false

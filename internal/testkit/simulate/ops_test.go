@@ -143,7 +143,7 @@ func doResume(w *world, r *rand.Rand) bool {
 func doRead(w *world, r *rand.Rand) bool {
 	c, ok := pick(r, w.clients, func(c *client) bool { return connected(c) && !c.eager })
 	if ok {
-		c.take(r.IntN(800))
+		c.allow(r.IntN(800))
 	}
 	return ok
 }

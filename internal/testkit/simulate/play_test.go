@@ -106,7 +106,7 @@ func (w *world) quiet(r *rand.Rand) {
 	w.settle()
 	for range 5000 {
 		for _, c := range w.clients {
-			if c.take(1 << 30) {
+			if c.allow(1 << 30) {
 				w.wait()
 			}
 		}

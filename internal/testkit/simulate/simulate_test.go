@@ -119,8 +119,8 @@ type tally struct {
 	announced time.Time
 }
 
-// take returns the next seed.
-func (c *tally) take() (seed uint64, ok bool) {
+// nextSeed returns the next seed.
+func (c *tally) nextSeed() (seed uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next > c.last || len(c.failed) > 0 {
@@ -192,7 +192,7 @@ func TestSchedulesHoldTheirPromises(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for seed, ok := c.take(); ok; seed, ok = c.take() {
+				for seed, ok := c.nextSeed(); ok; seed, ok = c.nextSeed() {
 					if line := c.add(seed, run(t, sh, newSchedule(seed), p, false)); line != "" {
 						t.Log(line)
 					}

@@ -24,12 +24,12 @@ const (
 	never
 )
 
-func doTakeover(w *world, r *rand.Rand) bool       { return w.takeOver(r, never) }
-func doFailedTakeover(w *world, r *rand.Rand) bool { return w.takeOver(r, stage(r.IntN(int(never)))) }
+func doTakeover(w *world, r *rand.Rand) bool       { return w.succeed(r, never) }
+func doFailedTakeover(w *world, r *rand.Rand) bool { return w.succeed(r, stage(r.IntN(int(never)))) }
 
-// takeOver replaces a node by a new process, in the order of internal/app: the loops stop, the
+// succeed replaces a node by a new process, in the order of internal/app: the loops stop, the
 // log moves, the states of the connections move, and with the commit the new process serves.
-func (w *world) takeOver(r *rand.Rand, fails stage) bool {
+func (w *world) succeed(r *rand.Rand, fails stage) bool {
 	old, ok := pick(r, w.nodes, func(*node) bool { return true })
 	if !ok {
 		return false

@@ -56,7 +56,7 @@ func (n *Node) Loops(cfg LoopConfig) *Loops {
 	l.Push, err = push.New(cfg.Push, push.Deps{Formats: n.Formats, Hub: n.Hub, Loops: l.Group.Loops(), Log: n.Log})
 	n.Must(err)
 	streams := h2.New(h2.Config{}, func(c *eventloop.Conn) eventloop.Handler { return l.Front.AcceptStream(c) }, len(l.Group.Loops()), n.Log)
-	deps := downstream.Deps{Push: l.Push, Auth: n.Auth, Loops: len(l.Group.Loops()), HTTP2: streams.Take, Log: n.Log}
+	deps := downstream.Deps{Push: l.Push, Auth: n.Auth, Loops: len(l.Group.Loops()), HTTP2: streams.ServeConn, Log: n.Log}
 	if cfg.Deps != nil {
 		cfg.Deps(l, &deps)
 	}

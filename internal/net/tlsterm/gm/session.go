@@ -188,8 +188,8 @@ func (c *ClientSessions) put(key string, s *session) {
 	c.cache.put([]byte(key), s)
 }
 
-// take returns the session of a key, once if it is a ticket of TLS 1.3 (RFC 8446 §C.4), or nil.
-func (c *ClientSessions) take(key string, version uint16, at time.Time) *session {
+// lookup returns the session of a key, once if it is a ticket of TLS 1.3 (RFC 8446 §C.4), or nil.
+func (c *ClientSessions) lookup(key string, version uint16, at time.Time) *session {
 	if c == nil {
 		return nil
 	}

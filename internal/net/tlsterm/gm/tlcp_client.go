@@ -102,7 +102,7 @@ func (h *tlcpClient) sendHello() error {
 	_, _ = rand.Read(m.random) // never fails
 	m.suites, m.serverName, m.protocols = h.cfg.suites(), h.cfg.sni(), h.cfg.Protocols
 	m.hasTicket = h.cfg.Sessions != nil
-	if h.resumable = h.cfg.Sessions.take(h.cfg.SessionKey, VersionTLCP, now(h.cfg.Time)); h.resumable != nil && slices.Contains(m.suites, h.resumable.suite) {
+	if h.resumable = h.cfg.Sessions.lookup(h.cfg.SessionKey, VersionTLCP, now(h.cfg.Time)); h.resumable != nil && slices.Contains(m.suites, h.resumable.suite) {
 		if h.resumable.isTicket {
 			m.ticket, m.sessionID = h.resumable.label, make([]byte, maxSessionID)
 			_, _ = rand.Read(m.sessionID) // never fails

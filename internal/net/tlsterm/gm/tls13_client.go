@@ -84,7 +84,7 @@ func (h *tls13Client) sendHello() error {
 		m.modes = []uint8{pskDHE}
 	}
 	at := now(h.cfg.Time)
-	s := h.cfg.Sessions.take(h.cfg.SessionKey, VersionTLS13, at)
+	s := h.cfg.Sessions.lookup(h.cfg.SessionKey, VersionTLS13, at)
 	if s != nil && slices.Contains(m.suites, s.suite) {
 		h.resumable = s
 		m.psk = []pskIdentity{{s.label, uint32((at.Unix()-s.created)*1000) + s.ageAdd}}

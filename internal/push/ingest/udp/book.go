@@ -101,9 +101,9 @@ func (b *book) put(sequence uint64) (replaced, ok bool) {
 	return replaced, true
 }
 
-// take returns up to n quotes that changed, those that changed first at first. They are
+// popChanged returns up to n quotes that changed, those that changed first at first. They are
 // valid until the next call of packet.
-func (b *book) take(n int, yield func(q *Quote, sequence uint64)) {
+func (b *book) popChanged(n int, yield func(q *Quote, sequence uint64)) {
 	n = min(n, len(b.changed))
 	for _, s := range b.changed[:n] {
 		s.changed = false

@@ -229,7 +229,7 @@ func (r *reader) Read(ctx context.Context) ([]ingest.Message, error) {
 	var list []ingest.Message
 	r.mu.Lock()
 	session := symbol(r.book.session[:])
-	r.book.take(r.batch, func(q *Quote, sequence uint64) {
+	r.book.popChanged(r.batch, func(q *Quote, sequence uint64) {
 		list = append(list, message(q, session, sequence, *r.cfg.PriceDecimals))
 	})
 	more := len(r.book.changed) > 0

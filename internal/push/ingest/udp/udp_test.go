@@ -45,10 +45,10 @@ func packet(session string, sequence uint64, quotes ...*Quote) []byte {
 	return b
 }
 
-// taken returns what the book has to publish as "symbol@sequence".
-func taken(b *book) string {
+// popped returns what the book has to publish as "symbol@sequence".
+func popped(b *book) string {
 	var all []string
-	b.take(1000, func(q *Quote, sequence uint64) {
+	b.popChanged(1000, func(q *Quote, sequence uint64) {
 		all = append(all, fmt.Sprintf("%s@%d", symbol(q.Symbol[:]), sequence))
 	})
 	return strings.Join(all, " ")
@@ -60,7 +60,7 @@ func TestQuotesAreConflatedAndGapsCounted(t *testing.T) {
 	f := func(data []byte, want string, dropped, conflated, gaps, missing uint64) {
 		t.Helper()
 		b.packet(data)
-		if got := taken(b); got != want {
+		if got := popped(b); got != want {
 			t.Errorf("published %q, want %q", got, want)
 		}
 		if d, o, g, m := c.dropped.Swap(0), c.conflated.Swap(0), c.gaps.Swap(0), c.missing.Swap(0); d != dropped || o != conflated || g != gaps || m != missing {
@@ -116,7 +116,7 @@ func FuzzPacket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		b := newBook(4, &counts{})
 		b.packet(data)
-		b.take(10, func(q *Quote, sequence uint64) {
+		b.popChanged(10, func(q *Quote, sequence uint64) {
 			if text := appendJSON(nil, q, sequence, 4); !json.Valid(text) {
 				t.Errorf("not JSON: %s", text)
 			}
@@ -226,7 +226,7 @@ func BenchmarkBook(b *testing.B) {
 		book.packet(data)
 		sequence += perPacket
 		if sequence%50_000 == 0 {
-			book.take(symbols, func(q *Quote, n uint64) { text = appendJSON(text[:0], q, n, 4); sent++ })
+			book.popChanged(symbols, func(q *Quote, n uint64) { text = appendJSON(text[:0], q, n, 4); sent++ })
 		}
 	}
 	b.ReportMetric(float64(b.N*perPacket)/b.Elapsed().Seconds(), "quotes/s")
