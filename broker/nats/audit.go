@@ -63,9 +63,9 @@ func (a *audits) isHopeless(s *readable, tok string) bool {
 	return time.Since(a.hopeless[tok]) < hopelessFor
 }
 
-// giveUp notes that the channel called tok could not be audited, and reports whether that is so for
+// markUnaudited notes that the channel called tok could not be audited, and reports whether that is so for
 // the first time.
-func (a *audits) giveUp(s *readable, tok string) (first bool) {
+func (a *audits) markUnaudited(s *readable, tok string) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.reset(s)

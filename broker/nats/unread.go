@@ -87,7 +87,7 @@ func allCopies(s *readable, tok string, since, upTo uint64, ms []stored) ([]stor
 	end := min(upTo, ms[len(ms)-1].seq)
 	_, more, known, err := auditChannel(s.life(), s, tok, fillMost, since, end)
 	if err == nil && !known {
-		s.audits.giveUp(s, tok)
+		s.audits.markUnaudited(s, tok)
 	}
 	r := reader{s: s, begin: since, end: end}
 	return r.fill(ms, more), err

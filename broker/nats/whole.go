@@ -133,7 +133,7 @@ func (r *reader) check(ctx context.Context, in info, tok string, ms []stored, si
 		if err != nil || known && r.s.opts.Load().Replicas > 1 {
 			return r.fill(ms, more), upTo, err
 		}
-		if !known && r.s.audits.giveUp(r.s, tok) {
+		if !known && r.s.audits.markUnaudited(r.s, tok) {
 			r.s.auditor.add(suspect{tok: tok, upTo: covered, n: -1})
 		}
 	}

@@ -71,8 +71,8 @@ type run struct {
 	clientsBound              bool  // deadline is Within's
 	waitUntil                 int64
 	pausedUntil               int64 // when the next attempt is made; 0: it does not wait for that
-	given                     int64 // bytes of the request's body
-	givenAt                   int64 // when the last of them came
+	sentBytes                 int64 // bytes of the request's body
+	sentAt                    int64 // when the last of them came
 	bytes                     int64 // of the reply's
 	made                      int
 	// lost: Head does not hold the whole request any more.
@@ -175,7 +175,7 @@ func (x *Exchange) Body(b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	if x.given += int64(len(b)); !x.Chunked && x.given > max(x.Length, 0) {
+	if x.sentBytes += int64(len(b)); !x.Chunked && x.sentBytes > max(x.Length, 0) {
 		panic("proxy: a body longer than its head declares") // it would be the next request
 	}
 	x.keep(b)
@@ -183,7 +183,7 @@ func (x *Exchange) Body(b []byte) {
 	if u == nil {
 		return
 	}
-	x.givenAt = x.loopState.loop.Now()
+	x.sentAt = x.loopState.loop.Now()
 	if x.Chunked {
 		line := http1.AppendChunkSize(x.loopState.line[:0], len(b))
 		x.loopState.line = line
@@ -316,7 +316,7 @@ func (x *Exchange) leave(kind upstream.Kind) {
 		x.loopState.unpause(x)
 	}
 	if s := x.second.up; s != nil {
-		x.giveUp(s, upstream.Canceled)
+		x.abandon(s, upstream.Canceled)
 	}
 	if u := x.up; u != nil {
 		u.free(x)
@@ -363,7 +363,7 @@ func (x *Exchange) retry(kind upstream.Kind, wait int64) bool {
 // broken ends the attempt on u, and x unless another one runs or may be made.
 func (x *Exchange) broken(u *upConn, kind upstream.Kind, cause Cause) {
 	if x.second.up != nil {
-		x.giveUp(u, kind)
+		x.abandon(u, kind)
 		return
 	}
 	if x.clientsBound && x.loopState.loop.Now() >= x.deadline { // the peer goes by it as well

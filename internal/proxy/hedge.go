@@ -56,7 +56,7 @@ func (x *Exchange) settle(u *upConn) {
 		loser = x.up
 		x.swap()
 	}
-	x.giveUp(loser, upstream.Canceled)
+	x.abandon(loser, upstream.Canceled)
 }
 
 // swap makes the second attempt the first.
@@ -66,8 +66,8 @@ func (x *Exchange) swap() {
 	x.up, x.peer, x.requested, x.began = s.up, s.peer, s.peer, s.began
 }
 
-// giveUp ends the attempt on u while there is another one.
-func (x *Exchange) giveUp(u *upConn, kind upstream.Kind) {
+// abandon ends the attempt on u while there is another one.
+func (x *Exchange) abandon(u *upConn, kind upstream.Kind) {
 	if u == x.up {
 		x.swap()
 	}

@@ -25,11 +25,11 @@ type link struct {
 	secure    *upstream.TLS // nil: plaintext
 	line      *tlsterm.Line
 
-	session *h2.Session
-	shake   *tlsterm.Shake // nil: there is none under way
-	readyBy int64          // when the backend has to have shown that it speaks HTTP/2
-	served  int
-	given   bool // it is not counted in the pool any more
+	session   *h2.Session
+	shake     *tlsterm.Shake // nil: there is none under way
+	readyBy   int64          // when the backend has to have shown that it speaks HTTP/2
+	served    int
+	uncounted bool // it is not counted in the pool any more
 }
 
 var (
@@ -194,7 +194,7 @@ func (l *link) shook(err error) {
 // handOver gives the socket to the first that waits: the peer has chosen HTTP/1.1. The others
 // get connections of their own.
 func (l *link) handOver(s *tlsterm.Shake) {
-	l.given = true // u is counted in its place
+	l.uncounted = true // u is counted in its place
 	l.pool.http1At = l.loopState.loop.Now()
 	u := &upConn{loopState: l.loopState, pool: l.pool, c: l.c, secure: l.secure, line: l.line, isEstablished: true, reached: true, shakeBy: l.readyBy, at: -1}
 	l.c.SetHandler(u)
@@ -306,8 +306,8 @@ func (l *link) Leaving(*h2.Session) {
 
 // Ended implements h2.Owner.
 func (l *link) Ended(*h2.Session, error) {
-	if !l.given {
-		l.given = true
+	if !l.uncounted {
+		l.uncounted = true
 		l.pool.gone()
 	}
 }
@@ -328,7 +328,7 @@ func (u *upConn) sayLength(res *http1.Response) {
 // was sent on it.
 func (u *upConn) rehome(x *Exchange) {
 	if x.second.up != nil {
-		x.giveUp(u, upstream.Canceled)
+		x.abandon(u, upstream.Canceled)
 		return
 	}
 	p, early := u.pool, u.early

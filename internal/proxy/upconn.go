@@ -444,8 +444,8 @@ func (u *upConn) Timer(c *eventloop.Conn, now int64) {
 		x.late()
 	case u.paused: // it is the client who is slow
 		u.noDeadline()
-	case u.phase != readingHead && !x.complete && now-x.givenAt < x.times.idle: // the request still moves
-		u.deadlineIn(x.givenAt + x.times.idle - now)
+	case u.phase != readingHead && !x.complete && now-x.sentAt < x.times.idle: // the request still moves
+		u.deadlineIn(x.sentAt + x.times.idle - now)
 	case u.phase != readingHead:
 		x.broken(u, upstream.Timeout, IdleTimeout)
 	case !x.complete && u.backlog() < u.unsent:

@@ -86,9 +86,9 @@ func (l *LoopState) publication(c *eventloop.Conn, channel string) *publication 
 	return x
 }
 
-// giveBack keeps x for the next call, if the hub is done with it for certain:
+// recycle keeps x for the next call, if the hub is done with it for certain:
 // it answered before Publish returned.
-func (l *LoopState) giveBack(x *publication) {
+func (l *LoopState) recycle(x *publication) {
 	if x.state.Load() == answered && len(l.publications) < maxSparePublications {
 		*x = publication{push: x.push, loopState: l, done: x.done}
 		l.publications = append(l.publications, x)
@@ -158,7 +158,7 @@ func (x *publication) notifyProtocol() {
 		x.push.counters.publishErrors.Add(1)
 	}
 	then, at, err := x.then, x.pos, x.failed
-	x.loopState.giveBack(x)
+	x.loopState.recycle(x)
 	then(at, err)
 }
 
@@ -206,7 +206,7 @@ func (x *publication) finish() {
 	if x.bad != nil {
 		status = x.bad.Status
 	}
-	l.giveBack(x)
+	l.recycle(x)
 	answer(status, l.answer)
 }
 
@@ -284,7 +284,7 @@ func (b *broadcast) finish() {
 			text = append(text, ',')
 		}
 		text = bytes.TrimSuffix(x.append(text), []byte("\n"))
-		l.giveBack(x)
+		l.recycle(x)
 	}
 	text = append(text, "]}}\n"...)
 	if l.answer = text; cap(text) > 64<<10 {

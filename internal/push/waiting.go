@@ -72,7 +72,7 @@ func (x *publication) Shed(expired bool) {
 	x.older = nil
 	x.push.counters.publishErrors.Add(1)
 	l, then, answer := x.loopState, x.then, x.answer
-	l.giveBack(x)
+	l.recycle(x)
 	err, body := hub.ErrOverloaded, overloadedBody
 	if expired {
 		err, body = errTimePassed, expiredBody
@@ -125,7 +125,7 @@ func (x *publication) conflated(at hub.Position, err error) {
 		x.push.counters.published.Add(1)
 		l, answer := x.loopState, x.answer
 		l.answer = wire.AppendConflated(l.answer[:0], at)
-		l.giveBack(x)
+		l.recycle(x)
 		answer(http.StatusOK, l.answer)
 	}
 }

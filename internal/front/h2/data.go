@@ -117,7 +117,7 @@ func (l *loopState) deliver() {
 // drop returns credit for what is not consumed: padding, and what comes for a closed stream.
 func (h *conn) drop(n int32) {
 	if s := h.data.stream; s != nil && !s.gone {
-		s.give(n)
+		s.addCredit(n)
 	}
 	h.owe(n)
 }
@@ -226,12 +226,12 @@ func (s *stream) consumed() {
 		return
 	}
 	s.unread -= n
-	s.give(n)
+	s.addCredit(n)
 	s.conn.owe(n)
 }
 
-// give is owe for the stream's own window.
-func (s *stream) give(n int32) {
+// addCredit is owe for the stream's own window.
+func (s *stream) addCredit(n int32) {
 	s.owed += n
 	half := int32(streamWindow / 2)
 	if s.flags&wide != 0 {

@@ -179,7 +179,7 @@ func (w *writer) Flush() {
 // release returns the buffer.
 func (w *writer) release() {
 	if w.out != nil {
-		w.pool.giveBack(w.out)
+		w.pool.release(w.out)
 		w.out = nil
 	}
 }
@@ -316,8 +316,8 @@ func (p *buffers) lend() []byte {
 	return make([]byte, 0, 4<<10)
 }
 
-// giveBack accepts a buffer that lend returned.
-func (p *buffers) giveBack(b []byte) {
+// release accepts a buffer that lend returned.
+func (p *buffers) release(b []byte) {
 	if len(p.spare) < spareBuffers && cap(b) <= spareBytes {
 		p.spare = append(p.spare, b[:0])
 	}

@@ -355,7 +355,7 @@ func (h *stream) settle() {
 	for p := range h.tracks {
 		t := &h.tracks[p]
 		flow := f.index(p, int(h.channel))
-		t.giveUp(0, func(lo, hi uint64) { h.s.lose(flow, lo, hi) })
+		t.abandon(0, func(lo, hi uint64) { h.s.lose(flow, lo, hi) })
 		if last := f.last[flow].Load(); last > t.high {
 			if n := f.acknowledged(flow, t.high+1, last); n > 0 {
 				h.s.rec.delivery.Late += n

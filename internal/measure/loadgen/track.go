@@ -60,7 +60,7 @@ func (t *track) advance(seq uint64, lost func(lo, hi uint64)) {
 		return
 	}
 	// What is shifted out: bits 64-d to 63.
-	t.giveUp(int(64-min(d, 64)), lost)
+	t.abandon(int(64-min(d, 64)), lost)
 	if d > 64 {
 		t.miss(t.high+1, seq-64, lost)
 	}
@@ -72,8 +72,8 @@ func (t *track) advance(seq uint64, lost func(lo, hi uint64)) {
 	}
 }
 
-// giveUp declares the holes at bit from and above lost, and closes them.
-func (t *track) giveUp(from int, lost func(lo, hi uint64)) {
+// abandon declares the holes at bit from and above lost, and closes them.
+func (t *track) abandon(from int, lost func(lo, hi uint64)) {
 	open := ^t.mask & (^uint64(0) << from)
 	for open != 0 {
 		top := 63 - bits.LeadingZeros64(open) // the oldest hole

@@ -28,7 +28,7 @@ func follow(base uint64, seqs ...uint64) (n followed) {
 			n.early++
 		}
 	}
-	t.giveUp(0, lost)
+	t.abandon(0, lost)
 	return n
 }
 

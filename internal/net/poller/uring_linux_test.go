@@ -98,11 +98,11 @@ func testBuffers(t *testing.T, change func(*Uring)) {
 		}
 	}
 	s.do(func() {
-		if n := p.buffers.Given(); n <= firstBuffers {
+		if n := p.buffers.Provided(); n <= firstBuffers {
 			t.Errorf("%d buffers for 300 connections at once", n)
 		}
 	})
-	s.until("the memory is given back", func() bool { return !p.ring.Deferred() || p.buffers.Given() == firstBuffers })
+	s.until("the memory is given back", func() bool { return !p.ring.Deferred() || p.buffers.Provided() == firstBuffers })
 	for _, c := range clients { // what there is now was in use before
 		if _, err := c.Write(m); err != nil {
 			t.Error(err)

@@ -49,7 +49,7 @@ func (p *Uring) rest(timeout time.Duration) time.Duration {
 // No result is waiting, so no buffer is filled.
 func giveBack(p *Uring, most int) {
 	keep := max(firstBuffers, 2<<bits.Len(uint(most)))
-	if most > 0 && keep >= p.buffers.Given() {
+	if most > 0 && keep >= p.buffers.Provided() {
 		return
 	}
 	p.buffers.Shrink(min(keep, maxBuffers))

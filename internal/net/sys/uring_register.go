@@ -141,14 +141,14 @@ func (r *Ring) CancelAll() {
 // Buffers are memory that the kernel puts received bytes into: it takes a
 // buffer of the group when bytes arrive, so that a connection that waits has none.
 type Buffers struct {
-	ring    []byte // entries {addr uint64, len uint32, id uint16, _ uint16}; the tail is the last field of entry 0
-	mem     []byte
-	size    int
-	mask    uint16
-	group   uint16
-	tail    uint16
-	given   int // buffers that exist; the rest of mem is untouched
-	waiting bool
+	ring     []byte // entries {addr uint64, len uint32, id uint16, _ uint16}; the tail is the last field of entry 0
+	mem      []byte
+	size     int
+	mask     uint16
+	group    uint16
+	tail     uint16
+	provided int // buffers that exist; the rest of mem is untouched
+	waiting  bool
 }
 
 const bufferEntry = 16
@@ -177,7 +177,7 @@ func NewBuffers(r *Ring, group uint16, n, size, first int) (*Buffers, error) {
 		b.Free()
 		return nil, fmt.Errorf("register the buffer ring: %w", e)
 	}
-	b.give(min(first, n))
+	b.provide(min(first, n))
 	b.Publish()
 	return b, nil
 }
@@ -199,30 +199,30 @@ func (b *Buffers) Bytes(id uint16, n int) []byte {
 	return b.mem[off : off+n : off+b.size]
 }
 
-// Given returns how many buffers are in use or waiting for use.
-func (b *Buffers) Given() int { return b.given }
+// Provided returns how many buffers are in use or waiting for use.
+func (b *Buffers) Provided() int { return b.provided }
 
 // Grow doubles the buffers up to the maximum.
-func (b *Buffers) Grow() { b.give(min(b.given, int(b.mask)+1-b.given)) }
+func (b *Buffers) Grow() { b.provide(min(b.provided, int(b.mask)+1-b.provided)) }
 
 // Shrink leaves n buffers, if there are more, and gives the memory of all to the
 // system: what is used again comes back as zeros. No buffer may be filled and not
 // recycled, nor the kernel fill one meanwhile: see Ring.Deferred.
 func (b *Buffers) Shrink(n int) {
-	used := b.mem[:b.given*b.size]
-	if n < b.given {
-		b.tail -= uint16(b.given) // all of them are in the ring
-		b.given = 0
-		b.give(n)
+	used := b.mem[:b.provided*b.size]
+	if n < b.provided {
+		b.tail -= uint16(b.provided) // all of them are in the ring
+		b.provided = 0
+		b.provide(n)
 		b.Publish()
 	}
 	_ = unix.Madvise(used, unix.MADV_DONTNEED) // otherwise the memory stays
 }
 
-func (b *Buffers) give(n int) {
+func (b *Buffers) provide(n int) {
 	for range n {
-		b.given++
-		b.Recycle(uint16(b.given - 1))
+		b.provided++
+		b.Recycle(uint16(b.provided - 1))
 	}
 }
 

@@ -181,8 +181,8 @@ func TestShrunkBuffersAreFewAndEmpty(t *testing.T) {
 		b.mem[i] = 1
 	}
 	b.Shrink(4)
-	if b.Given() != 4 || b.tail != 4 {
-		t.Errorf("%d buffers, tail %d, want 4", b.Given(), b.tail)
+	if b.Provided() != 4 || b.tail != 4 {
+		t.Errorf("%d buffers, tail %d, want 4", b.Provided(), b.tail)
 	}
 	if b.mem[0] != 0 || b.mem[8*4096-1] != 0 {
 		t.Error("the memory is still there")

@@ -178,12 +178,12 @@ func (c *call) cancel() {
 func (c *call) toAll(d delivery) {
 	d.peer, d.retries = c.peer, c.retries
 	for _, m := range c.members {
-		c.give(m, d)
+		c.deliver(m, d)
 	}
 }
 
-// give gives m a part of the reply, unless more is on its way than it may have.
-func (c *call) give(m *Member, d delivery) {
+// deliver gives m a part of the reply, unless more is on its way than it may have.
+func (c *call) deliver(m *Member, d delivery) {
 	p := &m.part
 	if p.over || p.gone.Load() {
 		p.over = true
@@ -212,7 +212,7 @@ func (c *call) Head(x *proxy.Exchange, res *http1.Response) {
 	case res.Status != http.StatusOK:
 		c.mode = passes
 	case coded:
-		c.giveUp(errors.New("it has a content coding"))
+		c.abort(errors.New("it has a content coding"))
 		return
 	case f.streams && http1.EqualFold(bytes.TrimSpace(kind), sse.ContentType):
 		c.mode = demuxes
@@ -251,7 +251,7 @@ func (c *call) Body(_ *proxy.Exchange, b []byte) (full bool) {
 		c.toAll(delivery{body: bytes.Clone(b)})
 	case collects:
 		if int64(len(c.body)+len(b)) > c.cfg.MaxReply {
-			c.giveUp(errTooLong)
+			c.abort(errTooLong)
 			return false
 		}
 		c.body = append(c.body, b...)
@@ -297,8 +297,8 @@ var (
 	errIndex   = errors.New("an index of no request")
 )
 
-// giveUp ends the exchange because of what is wrong with its reply, which no client can have.
-func (c *call) giveUp(why error) {
+// abort ends the exchange because of what is wrong with its reply, which no client can have.
+func (c *call) abort(why error) {
 	c.malformed(why, len(c.members))
 	c.toAll(delivery{err: errPart})
 	c.cancel()

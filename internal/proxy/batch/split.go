@@ -27,13 +27,13 @@ func (c *call) divide() {
 	for i, m := range c.members {
 		if faults[i] != nil {
 			bad, why = bad+1, faults[i]
-			c.give(m, delivery{err: errPart})
+			c.deliver(m, delivery{err: errPart})
 			continue
 		}
 		body, _ := c.reply.appendPart(nil, shares[i])
 		res := *c.res
 		res.Body, res.ContentLength = http1.BodyLength, int64(len(body))
-		c.give(m, delivery{head: &res, body: body, end: true})
+		c.deliver(m, delivery{head: &res, body: body, end: true})
 	}
 	if bad > 0 {
 		c.malformed(why, bad)
@@ -65,7 +65,7 @@ func (t *stream) demux(b []byte) {
 	for c.x != nil {
 		ev, rest, ok, err := t.parser.Next(b)
 		if err != nil {
-			c.giveUp(fmt.Errorf("an event is longer than batch.max_reply: %w", err))
+			c.abort(fmt.Errorf("an event is longer than batch.max_reply: %w", err))
 			return
 		}
 		if !ok {
@@ -160,7 +160,7 @@ func (t *stream) flush() {
 			d.head = &res
 		}
 		p.out = nil
-		c.give(m, d)
+		c.deliver(m, d)
 	}
 }
 
@@ -173,10 +173,10 @@ func (t *stream) end() {
 		switch p := &m.part; {
 		case p.over || p.gone.Load():
 		case p.began:
-			c.give(m, delivery{end: true})
+			c.deliver(m, delivery{end: true})
 		default:
 			without++
-			c.give(m, delivery{err: errPart})
+			c.deliver(m, delivery{err: errPart})
 		}
 	}
 	if without > 0 {

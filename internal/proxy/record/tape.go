@@ -206,7 +206,7 @@ func (t *Tape) Body(x *proxy.Exchange, b []byte) (full bool) {
 	for {
 		ev, rest, ok, err := t.parser.Next(b)
 		if err != nil {
-			t.give(x, http.StatusBadGateway, "event_too_large", "an event of the backend is larger than max_message_bytes of the namespace")
+			t.abortExchange(x, http.StatusBadGateway, "event_too_large", "an event of the backend is larger than max_message_bytes of the namespace")
 			return false
 		}
 		if !ok {
@@ -242,11 +242,11 @@ func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
 	switch {
 	case t.events > t.cfg.MaxEvents:
 		t.r.tooMany.Add(1)
-		t.give(x, http.StatusInsufficientStorage, "max_events", "the answer has more than "+strconv.Itoa(t.cfg.MaxEvents)+" events, which is as many as are recorded")
+		t.abortExchange(x, http.StatusInsufficientStorage, "max_events", "the answer has more than "+strconv.Itoa(t.cfg.MaxEvents)+" events, which is as many as are recorded")
 		return false
 	case t.bytes > t.cfg.MaxBytes:
 		t.r.tooLong.Add(1)
-		t.give(x, http.StatusInsufficientStorage, "max_bytes", "the answer has more than "+strconv.FormatInt(t.cfg.MaxBytes, 10)+" bytes, which is as many as are recorded")
+		t.abortExchange(x, http.StatusInsufficientStorage, "max_bytes", "the answer has more than "+strconv.FormatInt(t.cfg.MaxBytes, 10)+" bytes, which is as many as are recorded")
 		return false
 	}
 	t.mu.Lock()
@@ -258,8 +258,8 @@ func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
 	return true
 }
 
-// give ends the recording as broken, and the exchange, from a call of the exchange.
-func (t *Tape) give(x *proxy.Exchange, code int, cause, reason string) {
+// abortExchange ends the recording as broken, and the exchange, from a call of the exchange.
+func (t *Tape) abortExchange(x *proxy.Exchange, code int, cause, reason string) {
 	t.end(wire.Record{Mark: wire.MarkBroken, Code: code, Cause: cause, Reason: reason})
 	t.x = nil
 	x.Cancel()

@@ -473,7 +473,7 @@ func (h *Hub) sweep() {
 		case now := <-t.C:
 			for _, s := range *h.shards.Load() {
 				if s.sweeping.CompareAndSwap(false, true) { // or a shard that stops gathers them
-					s.post(func() { s.sweeping.Store(false); s.giveUpIdle(now) })
+					s.post(func() { s.sweeping.Store(false); s.releaseIdle(now) })
 				}
 			}
 		}

@@ -23,7 +23,7 @@ type Shard struct {
 	waits int          // messages in queue
 	room  sync.Cond    // signalled when Run has taken the queue
 	depth atomic.Int64 // messages in queue and in Run
-	// sweeping reports that giveUpIdle is in the queue.
+	// sweeping reports that releaseIdle is in the queue.
 	sweeping atomic.Bool
 
 	// Owned by the shard's goroutine. No lock.
@@ -495,9 +495,9 @@ func (s *Shard) gap(sink Sink, g Gap) {
 	sink.Gap(g)
 }
 
-// giveUpIdle ends interest in channels without subscribers since linger, and
+// releaseIdle ends interest in channels without subscribers since linger, and
 // moves subscribers that are no longer ahead to the straight path.
-func (s *Shard) giveUpIdle(now time.Time) {
+func (s *Shard) releaseIdle(now time.Time) {
 	for name, l := range s.locals {
 		l.memo = replayMemo{}
 		if l.read {

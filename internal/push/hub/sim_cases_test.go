@@ -297,7 +297,7 @@ func TestSweepOfTenThousandChannelsIsQuick(t *testing.T) {
 			}
 		}
 		settleShards(s)
-		steps := testing.AllocsPerRun(3, func() { s.giveUpIdle(time.Now()) })
+		steps := testing.AllocsPerRun(3, func() { s.releaseIdle(time.Now()) })
 		if steps > 0 || len(s.locals) != 10_000 {
 			t.Errorf("%.0f allocations, %d locals left", steps, len(s.locals))
 		}

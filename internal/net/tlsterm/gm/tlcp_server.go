@@ -142,18 +142,18 @@ func (h *tlcpServer) resume() bool {
 }
 
 func (h *tlcpServer) sendHello() error {
-	if h.resumed == nil && !h.givesTicket() && h.cfg.Sessions != nil {
+	if h.resumed == nil && !h.issuesTicket() && h.cfg.Sessions != nil {
 		h.sessionID = make([]byte, maxSessionID)
 		_, _ = rand.Read(h.sessionID) // never fails
 	}
 	m := serverHello{
-		version: VersionTLCP, random: h.random, sessionID: h.sessionID, suite: h.suite.ID, protocol: h.protocol, ticket: h.givesTicket(),
+		version: VersionTLCP, random: h.random, sessionID: h.sessionID, suite: h.suite.ID, protocol: h.protocol, ticket: h.issuesTicket(),
 	}
 	h.write(m.marshal())
 	return nil
 }
 
-func (h *tlcpServer) givesTicket() bool { return h.hello.hasTicket && h.cfg.TicketKeys != nil }
+func (h *tlcpServer) issuesTicket() bool { return h.hello.hasTicket && h.cfg.TicketKeys != nil }
 
 func (h *tlcpServer) sendCertificate() error {
 	h.write(certificateList(h.pair))
@@ -319,7 +319,7 @@ func (h *tlcpServer) session() *session {
 
 // sendTicket sends a session ticket in front of ChangeCipherSpec (RFC 5077 §3.3).
 func (h *tlcpServer) sendTicket() error {
-	if !h.givesTicket() {
+	if !h.issuesTicket() {
 		return nil
 	}
 	s := h.session()
