@@ -154,9 +154,9 @@ func (c *Client) Close() {
 	}
 }
 
-// sayBackoff says after what time this client acts at the latest, if it is shorter than usual: the
+// setBackoff says after what time this client acts at the latest, if it is shorter than usual: the
 // server's heartbeats come sooner then, within its bounds (push.heartbeat_min).
-func (c *Client) sayBackoff(query url.Values) {
+func (c *Client) setBackoff(query url.Values) {
 	if longest := min(c.cfg.IdleTimeout, c.cfg.MaxBackoff); longest < defaultMaxBackoff {
 		query.Set("max_backoff", longest.String())
 	}

@@ -34,7 +34,7 @@ func (s *Stream) openSSE(ctx context.Context) (link, error) {
 	if !s.opts.Raw {
 		query.Set("envelope", "1")
 	}
-	s.c.sayBackoff(query)
+	s.c.setBackoff(query)
 	ctx, cancel := context.WithCancelCause(ctx)
 	resp, err := s.request(ctx, cancel, s.c.endpoint("sse", query).String())
 	if err != nil {

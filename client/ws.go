@@ -22,7 +22,7 @@ func (s *Stream) openWS(ctx context.Context) (link, error) {
 	if s.at.token != "" {
 		query.Set("since", s.at.token)
 	}
-	s.c.sayBackoff(query)
+	s.c.setBackoff(query)
 	u := s.c.endpoint("ws", query)
 	u.Scheme = map[string]string{"http": "ws", "https": "wss"}[u.Scheme]
 	o := websocket.DialOptions{Header: make(http.Header), TLS: s.c.cfg.TLS, DialContext: s.c.cfg.DialContext}

@@ -67,7 +67,7 @@ are copied; with --redact they are replaced by placeholders.`,
 			return err
 		}
 		fmt.Fprint(cmd.ErrOrStderr(), r.Report())
-		return sayWrong(cmd.ErrOrStderr(), r.YAML)
+		return reportInvalid(cmd.ErrOrStderr(), r.YAML)
 	}
 	return cmd
 }
@@ -104,8 +104,8 @@ func writeImport(stdout io.Writer, name string, force bool, data []byte) error {
 	return f.Close()
 }
 
-// sayWrong reports what config check would: files that are not on this machine.
-func sayWrong(w io.Writer, data []byte) error {
+// reportInvalid reports what config check would: files that are not on this machine.
+func reportInvalid(w io.Writer, data []byte) error {
 	dir, err := os.MkdirTemp("", "weir-import-")
 	if err != nil {
 		return err

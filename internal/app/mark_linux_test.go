@@ -119,13 +119,13 @@ func TestAMarkFollowsTheSubscriptions(t *testing.T) {
 			g.sse(t, "channel=orders:a&channel=plain:a", "")
 			g.sse(t, "channel=plain:a", "")
 			w := dialCentrifuge(t, g)
-			w.say(`{"id":2,"subscribe":{"channel":"orders:a"}}`, `"id":2`)
+			w.send(`{"id":2,"subscribe":{"channel":"orders:a"}}`, `"id":2`)
 			g.wantMarked(t, "without a class there is no mark", map[int]int{marketDSCP: 1, orderDSCP: 1})
-			w.say(`{"id":3,"subscribe":{"channel":"market:a"}}`, `"id":3`)
+			w.send(`{"id":3,"subscribe":{"channel":"market:a"}}`, `"id":3`)
 			g.wantMarked(t, "market beside orders", map[int]int{marketDSCP: 2})
-			w.say(`{"id":4,"unsubscribe":{"channel":"market:a"}}`, `"id":4`)
+			w.send(`{"id":4,"unsubscribe":{"channel":"market:a"}}`, `"id":4`)
 			g.wantMarked(t, "orders alone again", map[int]int{marketDSCP: 1, orderDSCP: 1})
-			w.say(`{"id":5,"subscribe":{"channel":"plain:a"}}`, `"id":5`)
+			w.send(`{"id":5,"subscribe":{"channel":"plain:a"}}`, `"id":5`)
 			g.wantMarked(t, "something without a class", map[int]int{marketDSCP: 1})
 
 			h2 := overHTTP2(t, nil)
@@ -166,12 +166,12 @@ func dialCentrifuge(t *testing.T, g *gateway) *centrifugeClient {
 	}
 	t.Cleanup(conn.CloseNow)
 	c := &centrifugeClient{t, conn}
-	c.say(`{"id":1,"connect":{}}`, `"id":1`)
+	c.send(`{"id":1,"connect":{}}`, `"id":1`)
 	return c
 }
 
-// say sends text and waits for an answer that has words in it.
-func (c *centrifugeClient) say(text, words string) {
+// send sends text and waits for an answer that has words in it.
+func (c *centrifugeClient) send(text, words string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)
 	defer cancel()

@@ -312,8 +312,8 @@ func (l *link) Ended(*h2.Session, error) {
 	}
 }
 
-// sayLength puts the length of a body into its head that a stream shows in chunks.
-func (u *upConn) sayLength(res *http1.Response) {
+// setLength puts the length of a body into its head that a stream shows in chunks.
+func (u *upConn) setLength(res *http1.Response) {
 	if u.link == nil || res.Body != http1.BodyChunked {
 		return
 	}

@@ -228,7 +228,7 @@ func (u *upConn) head(x *Exchange, b []byte) int {
 		x.Cluster.Head(x.peer, x.began, x.firstByte, x.status)
 	}
 	empty := res.Body == http1.BodyNone || res.Body == http1.BodyLength && res.ContentLength == 0
-	u.sayLength(res)
+	u.setLength(res)
 	x.sink.Head(x, res)
 	switch {
 	case u.x != x: // the client went

@@ -91,8 +91,8 @@ func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
 }
 
-// say lists a fact.
-func (t *talk) say(name, format string, arg ...any) {
+// record lists a fact.
+func (t *talk) record(name, format string, arg ...any) {
 	t.facts = append(t.facts, fact{name, fmt.Sprintf(format, arg...)})
 }
 
@@ -117,7 +117,7 @@ func (t *talk) shape(name string, v any) {
 			t.shape(name+"[]", value)
 		}
 	default:
-		t.say(name, "%s", strings.Replace(fmt.Sprintf("%T", v), "float64", "number", 1))
+		t.record(name, "%s", strings.Replace(fmt.Sprintf("%T", v), "float64", "number", 1))
 	}
 }
 
@@ -151,7 +151,7 @@ func (t *talk) requests() error {
 		if err != nil {
 			return err
 		}
-		t.say(r.name+": status", "%d %s", res.StatusCode, res.Header.Get("Content-Type"))
+		t.record(r.name+": status", "%d %s", res.StatusCode, res.Header.Get("Content-Type"))
 		if err := t.json(r.name+":", body); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (t *talk) requests() error {
 			return err
 		}
 		_ = res.Body.Close()
-		t.say("GET "+path, "%d", res.StatusCode)
+		t.record("GET "+path, "%d", res.StatusCode)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (t *talk) block(name string, r *bufio.Reader) error {
 		field, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ": ")
 		switch {
 		case line == "\n" && len(fields) > 0:
-			t.say(name, "%s", strings.Join(fields, " "))
+			t.record(name, "%s", strings.Join(fields, " "))
 			return nil
 		case line == "\n":
 		case field == "event":
@@ -218,7 +218,7 @@ func (t *talk) streams() error {
 			return err
 		}
 		name := "GET /sse?" + s.query
-		t.say(name+": status", "%d %s", res.StatusCode, res.Header.Get("Content-Type"))
+		t.record(name+": status", "%d %s", res.StatusCode, res.Header.Get("Content-Type"))
 		for i := range s.blocks {
 			if err := t.block(fmt.Sprintf("%s: block %d", name, i), r); err != nil {
 				return err
@@ -298,7 +298,7 @@ func (t *talk) drained() error {
 	for {
 		_, _, err := c.Read(t.ctx)
 		if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
-			t.say("GET /ws: drained", "close code %d", closed.Code)
+			t.record("GET /ws: drained", "close code %d", closed.Code)
 			return nil
 		}
 		if err != nil {

@@ -116,7 +116,7 @@ func TestRecoveryWithoutHistoryIsNamed(t *testing.T) {
 	}
 	var named []string
 	for _, n := range r.Notes {
-		if strings.Contains(n.Says, "neither recoverable nor positioned") {
+		if strings.Contains(n.Outcome, "neither recoverable nor positioned") {
 			for _, p := range n.Keys {
 				named = append(named, p.Key)
 			}

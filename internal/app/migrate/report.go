@@ -68,7 +68,7 @@ func (n *Note) write(b *strings.Builder) {
 		}
 		words = append(words, strings.Fields(s)...)
 	}
-	words = append(words, strings.Fields(printable(n.Says))...)
+	words = append(words, strings.Fields(printable(n.Outcome))...)
 	fill(b, "  ", "    ", words)
 	if n.Instead != "" && n.Instead != "nothing" {
 		fill(b, "    instead: ", "      ", strings.Fields(printable(n.Instead)))

@@ -47,8 +47,8 @@ type Note struct {
 	Verdict Verdict
 	// Keys are those of the input, as it has them.
 	Keys []Place
-	// Says is what became of them, Instead what to do; it may be empty.
-	Says, Instead string
+	// Outcome is what became of them, Instead what to do; it may be empty.
+	Outcome, Instead string
 }
 
 // A Place is a key of the input; Line is 0 if it is not known.
@@ -61,13 +61,13 @@ type Place struct {
 type reason struct{ path, why, instead string }
 
 func (t *input) note(v Verdict, n *node, says, instead string) {
-	note := Note{Verdict: v, Says: says, Instead: instead}
+	note := Note{Verdict: v, Outcome: says, Instead: instead}
 	if n != nil && n.where != "" {
 		note.Keys = []Place{{n.where, n.line}}
 	}
 	for i := range t.notes { // those of many keys are reported once
 		have := &t.notes[i]
-		if have.Verdict == v && have.Says == says && have.Instead == instead {
+		if have.Verdict == v && have.Outcome == says && have.Instead == instead {
 			for _, p := range note.Keys {
 				if !slices.Contains(have.Keys, p) {
 					have.Keys = append(have.Keys, p)

@@ -396,7 +396,7 @@ func TestAReplyThatIsNotWholeIsA502(t *testing.T) {
 				if _, _, ok := w.Request(); !ok {
 					return
 				}
-				w.Say(<-replies)
+				w.TrySend(<-replies)
 			}
 		}))
 		f := func(reply string, first, second int) {

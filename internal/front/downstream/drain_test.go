@@ -23,7 +23,7 @@ func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
 		if !ok {
 			return
 		}
-		c.Say("HTTP/1.1 200 OK\nContent-Type: text/event-stream; charset=utf-8\n\n")
+		c.TrySend("HTTP/1.1 200 OK\nContent-Type: text/event-stream; charset=utf-8\n\n")
 		_, _ = io.WriteString(c, "data: 1\n\n")
 		if req.URL.Path == "/half" {
 			_, _ = io.WriteString(c, "data: ha")
@@ -75,10 +75,10 @@ func TestEventStreamsAreCountedUntilTheyEnd(t *testing.T) {
 		if !ok {
 			return
 		}
-		c.Say("HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n1\n:\n")
+		c.TrySend("HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n1\n:\n")
 		<-end
 		if req.URL.Path == "/complete" {
-			c.Say("0\n\n")
+			c.TrySend("0\n\n")
 		}
 	}))
 	f := func(path string) *wiretest.Conn {
@@ -134,7 +134,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 		if err != nil {
 			return
 		}
-		c.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: " + req.Header.Get("Upgrade") + "\nConnection: Upgrade\n\n")
+		c.TrySend("HTTP/1.1 101 Switching Protocols\nUpgrade: " + req.Header.Get("Upgrade") + "\nConnection: Upgrade\n\n")
 		b := websocket.AppendFrame(nil, websocket.OpText, []byte(strings.Repeat("x", 300)))
 		if req.URL.Path == "/half" {
 			_, _ = c.Write(b[:100])
@@ -190,7 +190,7 @@ func TestDrainEndsAFrameThatNeverEnds(t *testing.T) {
 		if _, err := http.ReadRequest(c.R); err != nil {
 			return
 		}
-		c.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
+		c.TrySend("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
 		_, _ = c.Write(websocket.AppendFrame(nil, websocket.OpText, make([]byte, 300))[:100])
 		_, _ = io.Copy(io.Discard, c.R)
 	})

@@ -153,7 +153,7 @@ func TestPlacesAreGivenBackHoweverItEnds(t *testing.T) {
 		if req, err := http.ReadRequest(w.R); err == nil && req.URL.Path == "/hang" {
 			_, _ = io.Copy(io.Discard, w.R)
 		} else if err == nil {
-			w.Say("HTTP/1.1 200 OK\nContent-Length: 5\n\nab")
+			w.TrySend("HTTP/1.1 200 OK\nContent-Length: 5\n\nab")
 		}
 	})
 	g := start(t, settings{cluster: upstream.Config{Outlier: upstream.OutlierConfig{Enabled: setting.Off}, Breaker: upstream.BreakerConfig{Enabled: setting.Off}},
@@ -311,16 +311,16 @@ func TestRepliesAreHeldAgainstADocument(t *testing.T) {
 			case "/long":
 				body = long
 			case "/cut":
-				w.Say("HTTP/1.1 200 OK\nContent-Type: application/json\nContent-Length: 100\n\n{")
+				w.TrySend("HTTP/1.1 200 OK\nContent-Type: application/json\nContent-Length: 100\n\n{")
 				return
 			case "/events":
 				body, kind = "data: x\n\n", "text/event-stream"
 			}
 			if req.URL.Path == "/chunked" {
-				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nTransfer-Encoding: chunked\n\n3\n%s\n%x\n%s\n0\n\n", kind, body[:3], len(body)-3, body[3:]))
+				w.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nTransfer-Encoding: chunked\n\n3\n%s\n%x\n%s\n0\n\n", kind, body[:3], len(body)-3, body[3:]))
 				continue
 			}
-			w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nContent-Length: %d\n\n", kind, len(wiretest.CRLF(body))) + body)
+			w.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Type: %s\nContent-Length: %d\n\n", kind, len(wiretest.CRLF(body))) + body)
 		}
 	})
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", OpenAPI: policy.OpenAPI{File: file, ValidateRequests: setting.Off, ValidateResponses: true, MaxBody: 1000}}}}, peer)

@@ -59,10 +59,10 @@ func TestAHedgeThatFailsLeavesTheFirst(t *testing.T) {
 			case !ok:
 				return
 			case req.URL.Path == "/fast":
-				w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+				w.TrySend("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 			case dead.CompareAndSwap(false, true):
 				<-release
-				w.Say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+				w.TrySend("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
 			default:
 				return
 			}

@@ -142,7 +142,7 @@ func TestARequestIsForwardedInOneReading(t *testing.T) {
 				}
 			}
 			heads <- b.String()
-			w.Say("HTTP/1.1 200 OK\nContent-Length: 2\nConnection: X-Hop\nX-Hop: 1\nX-End: 2\nKeep-Alive: timeout=5\n\nok")
+			w.TrySend("HTTP/1.1 200 OK\nContent-Length: 2\nConnection: X-Hop\nX-Hop: 1\nX-End: 2\nKeep-Alive: timeout=5\n\nok")
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -182,7 +182,7 @@ func TestTrailersPassOnlyWhenWanted(t *testing.T) {
 			if _, _, ok := w.Request(); !ok {
 				return
 			}
-			w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nTrailer: X-Sum, Set-Cookie\n\n2\nok\n0\nX-Sum: 42\nSet-Cookie: a=b\nContent-Length: 7\n\n")
+			w.TrySend("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nTrailer: X-Sum, Set-Cookie\n\n2\nok\n0\nX-Sum: 42\nSet-Cookie: a=b\nContent-Length: 7\n\n")
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -211,16 +211,16 @@ func TestInterimReplies(t *testing.T) {
 				return
 			}
 			if req.Header.Get("Expect") != "" && req.URL.Path != "/no" {
-				w.Say("HTTP/1.1 100 Continue\n\n")
+				w.TrySend("HTTP/1.1 100 Continue\n\n")
 			}
 			if req.URL.Path == "/no" {
-				w.Say("HTTP/1.1 417 No\nContent-Length: 0\n\n")
+				w.TrySend("HTTP/1.1 417 No\nContent-Length: 0\n\n")
 				return
 			}
 			body, _ := io.ReadAll(req.Body)
-			w.Say("HTTP/1.1 103 Early Hints\nLink: </a.css>\nConnection: X-Hop\nX-Hop: 1\n\n")
-			w.Say("HTTP/1.1 100 Continue\n\n") // unasked
-			w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n%s", len(body), body))
+			w.TrySend("HTTP/1.1 103 Early Hints\nLink: </a.css>\nConnection: X-Hop\nX-Hop: 1\n\n")
+			w.TrySend("HTTP/1.1 100 Continue\n\n") // unasked
+			w.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n%s", len(body), body))
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -264,7 +264,7 @@ func TestBadRepliesAre502(t *testing.T) {
 	var reply string
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
-			w.Say(reply)
+			w.TrySend(reply)
 		}
 	})
 	g := start(t, settings{cluster: upstream.Config{Retry: upstream.RetryConfig{Attempts: 1}, Outlier: upstream.OutlierConfig{Enabled: setting.Off},
@@ -299,7 +299,7 @@ func TestACutReplyIsNotTakenForWhole(t *testing.T) {
 	var reply string
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
-			w.Say(reply)
+			w.TrySend(reply)
 		}
 	})
 	g := start(t, settings{}, peer)
@@ -327,7 +327,7 @@ func TestACutReplyIsNotTakenForWhole(t *testing.T) {
 func TestBodiesUntilCloseAreChunked(t *testing.T) {
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
-			w.Say("HTTP/1.0 200 OK\n\nall of it")
+			w.TrySend("HTTP/1.0 200 OK\n\nall of it")
 		}
 	})
 	g := start(t, settings{}, peer)

@@ -27,7 +27,7 @@ func TestAStaleConnectionIsReplaced(t *testing.T) {
 	// request comes.
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
-			w.Say("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
+			w.TrySend("HTTP/1.1 200 OK\nContent-Length: 2\n\nok")
 			_, _, _ = w.Request()
 		}
 	})
@@ -320,7 +320,7 @@ func TestPeersReceiveTheClientInAProxyHeader(t *testing.T) {
 				if _, _, ok := w.Request(); !ok {
 					return
 				}
-				w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+				w.TrySend("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 			}
 		})
 		g := start(t, settings{loops: eventloop.Config{Loops: 1}, cluster: upstream.Config{ProxyProtocol: version}}, peer)

@@ -109,7 +109,7 @@ func stormPeer(t *testing.T) string {
 				return
 			}
 			if r.IntN(20) == 0 { // early, and the body is not wanted
-				w.Say("HTTP/1.1 413 No\nContent-Length: 0\n\n")
+				w.TrySend("HTTP/1.1 413 No\nContent-Length: 0\n\n")
 				return
 			}
 			body, err := io.ReadAll(req.Body)
@@ -119,21 +119,21 @@ func stormPeer(t *testing.T) string {
 			text := req.Header.Get("X-Id") + " " + string(body)
 			switch r.IntN(6) {
 			case 0:
-				w.Say("HTTP/1.1 200 OK\nConnection: close\n\n" + text)
+				w.TrySend("HTTP/1.1 200 OK\nConnection: close\n\n" + text)
 				return
 			case 1:
-				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)+10) + text) // cut
+				w.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)+10) + text) // cut
 				return
 			case 2:
-				w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n" + fmt.Sprintf("%x\n%s\n", len(text), text))
+				w.TrySend("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n" + fmt.Sprintf("%x\n%s\n", len(text), text))
 				if r.IntN(3) == 0 {
 					return // cut
 				}
-				w.Say("0\n\n")
+				w.TrySend("0\n\n")
 			case 3:
-				w.Say("HTTP/1.1 503 No\nContent-Length: 2\n\nno")
+				w.TrySend("HTTP/1.1 503 No\nContent-Length: 2\n\nno")
 			default:
-				w.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)) + text)
+				w.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: %d\n\n", len(text)) + text)
 			}
 		}
 	})

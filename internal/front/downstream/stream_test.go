@@ -59,10 +59,10 @@ func wsPeer(t *testing.T) string {
 			return
 		}
 		if req.Header.Get("Upgrade") != "websocket" || req.Header.Get("Connection") != "Upgrade" {
-			w.Say("HTTP/1.1 426 Upgrade Required\nContent-Length: 0\n\n")
+			w.TrySend("HTTP/1.1 426 Upgrade Required\nContent-Length: 0\n\n")
 			return
 		}
-		w.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Accept: " + req.Header.Get("Sec-WebSocket-Key") + "\n\nfirst")
+		w.TrySend("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Accept: " + req.Header.Get("Sec-WebSocket-Key") + "\n\nfirst")
 		buf := make([]byte, 4096)
 		for {
 			n, err := w.R.Read(buf)
@@ -131,7 +131,7 @@ func TestATunnelHoldsBoundedMemory(t *testing.T) {
 		if _, err := http.ReadRequest(w.R); err != nil {
 			return
 		}
-		w.Say("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
+		w.TrySend("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: Upgrade\n\n")
 		<-took // and reads nothing until then
 		n, _ := io.Copy(io.Discard, w.R)
 		took <- n
@@ -181,7 +181,7 @@ func TestASlowBackendHoldsTheClientBack(t *testing.T) {
 		<-read
 		n, _ := io.Copy(io.Discard, req.Body)
 		got <- n
-		w.Say("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
+		w.TrySend("HTTP/1.1 200 OK\nContent-Length: 0\n\n")
 	})
 	g := start(t, settings{routes: []policy.RouteConfig{{Cluster: "main", Limits: policy.Limits{MaxBody: -1}}}}, peer)
 	const total = 1 << 30
@@ -216,7 +216,7 @@ func TestASlowClientHoldsTheBackendBack(t *testing.T) {
 			return
 		}
 		defer close(gone)
-		w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
+		w.TrySend("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
 		piece := []byte("10000\r\n" + strings.Repeat("x", 1<<16) + "\r\n")
 		for {
 			n, err := w.Write(piece)
@@ -353,7 +353,7 @@ func TestAnEarlyReplyComesWhileTheBodyIsSent(t *testing.T) {
 		if _, err := http.ReadRequest(w.R); err != nil {
 			return
 		}
-		w.Say("HTTP/1.1 401 Unauthorized\nContent-Length: 3\n\nno!")
+		w.TrySend("HTTP/1.1 401 Unauthorized\nContent-Length: 3\n\nno!")
 		_, _ = io.Copy(io.Discard, w.R)
 	})
 	g := start(t, settings{}, peer)
@@ -372,7 +372,7 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 		if err != nil {
 			return
 		}
-		w.Say("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
+		w.TrySend("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
 		buf := make([]byte, 1024)
 		for {
 			n, err := req.Body.Read(buf)
@@ -383,7 +383,7 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 				break
 			}
 		}
-		w.Say("0\n\n")
+		w.TrySend("0\n\n")
 	})
 	g := start(t, settings{}, peer)
 	w := g.dial()
@@ -415,7 +415,7 @@ func TestTimeouts(t *testing.T) {
 	silent := wiretest.Peer(t, func(_ int, w *wiretest.Conn) { _, _ = io.Copy(io.Discard, w.R) })
 	halting := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
-			w.Say("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
+			w.TrySend("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
 			_, _ = io.Copy(io.Discard, w.R)
 		}
 	})

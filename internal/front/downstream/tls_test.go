@@ -271,7 +271,10 @@ func TestBackendsThatFailInTheHandshake(t *testing.T) {
 		trial.Eventually(t, what+": nothing is left", func() bool { return g.proxy.Stats().Open == 0 })
 	}
 	f("it says nothing", 504, "timeout", func(_ int, w *wiretest.Conn) { _, _ = io.Copy(io.Discard, w) })
-	f("it speaks no TLS", 502, "protocol", func(_ int, w *wiretest.Conn) { w.Say("HTTP/1.1 400 Bad Request\n\n"); _, _ = io.Copy(io.Discard, w) })
+	f("it speaks no TLS", 502, "protocol", func(_ int, w *wiretest.Conn) {
+		w.TrySend("HTTP/1.1 400 Bad Request\n\n")
+		_, _ = io.Copy(io.Discard, w)
+	})
 	f("it hangs up", 502, "closed", func(_ int, w *wiretest.Conn) { _, _ = w.R.ReadByte() })
 	f("it resets", 502, "closed", func(_ int, w *wiretest.Conn) {
 		_, _ = w.R.ReadByte()
@@ -393,7 +396,7 @@ func TestTunnelsAndEventStreamsPassOverTLS(t *testing.T) {
 	for i := range 20 {
 		s := strings.Repeat(fmt.Sprint(i), 1+i*1000)
 		var sent sync.WaitGroup
-		sent.Go(func() { w.Say(s) })
+		sent.Go(func() { w.TrySend(s) })
 		got := make([]byte, len(s))
 		if _, err := io.ReadFull(w.R, got); err != nil || string(got) != s {
 			t.Fatalf("%d: %v", i, err)

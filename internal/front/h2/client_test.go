@@ -111,8 +111,8 @@ func (p *peer) do(f func()) {
 	<-done
 }
 
-// An asker writes a request and collects the reply.
-type asker struct {
+// An rawClient writes a request and collects the reply.
+type rawClient struct {
 	p       *peer
 	c       *eventloop.Conn
 	request string
@@ -124,8 +124,8 @@ type asker struct {
 	stuck  bool // it takes no input
 }
 
-func (k *asker) Connected(c *eventloop.Conn) { c.Write([]byte(k.request)) }
-func (k *asker) Data(c *eventloop.Conn, b []byte) int {
+func (k *rawClient) Connected(c *eventloop.Conn) { c.Write([]byte(k.request)) }
+func (k *rawClient) Data(c *eventloop.Conn, b []byte) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.stuck {
@@ -135,19 +135,19 @@ func (k *asker) Data(c *eventloop.Conn, b []byte) int {
 	k.got.Write(b)
 	return len(b)
 }
-func (k *asker) EndOfStream(*eventloop.Conn) bool { return false }
-func (k *asker) Drained(*eventloop.Conn)          {}
-func (k *asker) Timer(*eventloop.Conn, int64)     {}
-func (k *asker) Closed(_ *eventloop.Conn, err error) {
+func (k *rawClient) EndOfStream(*eventloop.Conn) bool { return false }
+func (k *rawClient) Drained(*eventloop.Conn)          {}
+func (k *rawClient) Timer(*eventloop.Conn, int64)     {}
+func (k *rawClient) Closed(_ *eventloop.Conn, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.err, k.closed = err, true
 }
 
 // call opens a call that writes request.
-func (p *peer) call(request string) *asker {
+func (p *peer) call(request string) *rawClient {
 	p.t.Helper()
-	k := &asker{p: p, request: strings.ReplaceAll(request, "\n", "\r\n")}
+	k := &rawClient{p: p, request: strings.ReplaceAll(request, "\n", "\r\n")}
 	p.do(func() {
 		if k.c = p.session.Open(k); k.c != nil && p.session.Ready() {
 			k.Connected(k.c)
@@ -159,11 +159,11 @@ func (p *peer) call(request string) *asker {
 	return k
 }
 
-func (k *asker) say(b string) {
+func (k *rawClient) write(b string) {
 	k.p.do(func() { k.c.Write([]byte(strings.ReplaceAll(b, "\n", "\r\n"))) })
 }
-func (k *asker) hangUp() { k.p.do(func() { k.c.Close(nil) }) }
-func (k *asker) reads(on bool) {
+func (k *rawClient) hangUp() { k.p.do(func() { k.c.Close(nil) }) }
+func (k *rawClient) reads(on bool) {
 	k.p.do(func() {
 		k.mu.Lock()
 		k.stuck = !on
@@ -174,7 +174,7 @@ func (k *asker) reads(on bool) {
 	})
 }
 
-func (k *asker) has(want string) {
+func (k *rawClient) has(want string) {
 	k.p.t.Helper()
 	want = strings.ReplaceAll(want, "\n", "\r\n")
 	trial.Eventually(k.p.t, "the reply", func() bool {
@@ -190,7 +190,7 @@ func (k *asker) has(want string) {
 }
 
 // fails waits for the end of the call and returns why.
-func (k *asker) fails() *PeerError {
+func (k *rawClient) fails() *PeerError {
 	k.p.t.Helper()
 	trial.Eventually(k.p.t, "the end of the call", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.closed })
 	e, _ := errors.AsType[*PeerError](k.err)
@@ -230,7 +230,7 @@ func TestACallIsTranslated(t *testing.T) {
 		p.replies(3, false, ":status", "200", "content-length", "4") // before the request has ended
 		p.client.do(p.WriteDataPadded(3, false, []byte("pa"), make([]byte, 9)))
 		k.has("HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n2\npa\n")
-		k.say("3\ntwo\n0\n\n")
+		k.write("3\ntwo\n0\n\n")
 		p.until("the end", func() bool { return p.ended[3] })
 		if got := p.body[3].String(); got != "onetwo" {
 			t.Errorf("%q", got)
@@ -272,7 +272,7 @@ func TestUnprocessedRequestsAreDistinguished(t *testing.T) {
 	}
 	trial.Eventually(t, "nothing new is sent there", p.is(func() bool { return p.leaving }))
 	p.do(func() {
-		if p.session.Open(&asker{}) != nil {
+		if p.session.Open(&rawClient{}) != nil {
 			t.Error("a call was opened after GOAWAY")
 		}
 	})
@@ -318,7 +318,7 @@ func TestRequestsWaitForWindows(t *testing.T) {
 	p.until("three bytes", func() bool { return p.body[1].String() == "hel" })
 	p.client.do(p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4}))
 	p.until("five bytes", func() bool { return p.body[1].String() == "hello" })
-	k.say("0\n\n") // the end needs no window
+	k.write("0\n\n") // the end needs no window
 	p.until("the end", func() bool { return p.ended[1] })
 }
 
@@ -500,7 +500,7 @@ func TestAPeerOfAnotherProtocolGetsNoRequest(t *testing.T) {
 
 func TestCallsOverTheBoundOfAPeerGoElsewhere(t *testing.T) {
 	p := calling(t, "epoll")
-	calls := []*asker{p.call(get1), p.call(get1), p.call(get1)}
+	calls := []*rawClient{p.call(get1), p.call(get1), p.call(get1)}
 	p.client.do(p.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2}))
 	p.until("two requests", p.requested(3))
 	trial.Eventually(t, "the third is closed", func() bool { calls[2].mu.Lock(); defer calls[2].mu.Unlock(); return calls[2].closed })

@@ -31,7 +31,7 @@ const (
 	requestEnded                       // nor do we
 	gotHead                            // the reply's head came
 	replyLength                        // left counts
-	saidLength                         // length was said
+	knownLength                        // length was said
 	replyChunks                        // the body is shown in chunks
 	sendsChunks                        // the request's body comes in chunks
 	isHead                             // its method is HEAD
@@ -110,7 +110,7 @@ func (c *call) abort(code Code) {
 
 // Length returns the length of the reply's body if the backend has said it. The body is shown
 // in chunks all the same, since fields may follow it. Loop only.
-func (c *call) Length() (n int64, said bool) { return c.length, c.flags&saidLength != 0 }
+func (c *call) Length() (n int64, said bool) { return c.length, c.flags&knownLength != 0 }
 
 // A reply without a body, as to HEAD, is complete before the backend ends its stream, mostly by
 // the next frame. Such streams are kept for a while, so that they need no reset.

@@ -181,7 +181,7 @@ func (c *call) framed(b []byte, r *replyFields, ends bool) []byte {
 	default: // trailers may follow, whether its length was said or not
 		if r.length >= 0 {
 			c.left = r.length
-			c.flags |= replyLength | saidLength
+			c.flags |= replyLength | knownLength
 			c.length = r.length
 		}
 		c.flags |= replyChunks

@@ -180,7 +180,7 @@ func (h *conn) ping(f header, p []byte) {
 		h.fail(FrameSizeError, "PING has not 8 bytes")
 	case f.flags&flagAck != 0:
 		if h.flags&(leaving|left) == leaving && [8]byte(p) == leavePing {
-			h.sayLast()
+			h.sendLastGoAway()
 		}
 	case h.tolerateMoved(floodPing):
 		h.control(appendPing(nil, flagAck, [8]byte(p)))
@@ -196,7 +196,7 @@ func (h *conn) goneAway(f header) {
 		h.fail(FrameSizeError, "GOAWAY is too short")
 	default:
 		h.leave(endClient)
-		h.sayLast()
+		h.sendLastGoAway()
 	}
 }
 
@@ -296,7 +296,7 @@ func (h *conn) Drained(*eventloop.Conn) { h.unblock() }
 func (h *conn) Timer(*eventloop.Conn, int64) {
 	switch {
 	case h.flags&leaving != 0:
-		h.sayLast()
+		h.sendLastGoAway()
 	case h.blocks.stream != 0:
 		h.fail(ProtocolError, "a header block takes too long")
 	case h.flags&gotSettings == 0:
@@ -365,8 +365,8 @@ var leavePing = [8]byte{'w', 'e', 'i', 'r', 'l', 'e', 'f', 't'}
 
 const leaveTime = int64(1e9)
 
-// sayLast reports which stream was the last one, and ends the connection when that is over.
-func (h *conn) sayLast() {
+// sendLastGoAway reports which stream was the last one, and ends the connection when that is over.
+func (h *conn) sendLastGoAway() {
 	if h.flags&(left|failed) != 0 || h.sock.Closing() {
 		return
 	}

@@ -223,7 +223,7 @@ func (h *conn) leave() {
 		return
 	}
 	h.flags |= leaving
-	h.say(appendGoAway(nil, lastStream))
+	h.writeControl(appendGoAway(nil, lastStream))
 	h.SetTimer(leaveTime)
 }
 
@@ -235,9 +235,9 @@ const (
 	lastTime = int64(5e8)
 )
 
-// say writes to the control stream. What a client does not take of the few bytes there are
+// writeControl writes to the control stream. What a client does not take of the few bytes there are
 // is lost with it.
-func (h *conn) say(b []byte) {
+func (h *conn) writeControl(b []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.control != nil {
@@ -250,7 +250,7 @@ func (h *conn) Timer(*eventloop.Conn, int64) {
 	switch {
 	case h.flags&(leaving|left) == leaving:
 		h.flags |= left
-		if h.say(appendGoAway(nil, h.last)); len(h.streams) == 0 {
+		if h.writeControl(appendGoAway(nil, h.last)); len(h.streams) == 0 {
 			h.SetTimer(lastTime)
 		}
 	case len(h.streams) == 0:

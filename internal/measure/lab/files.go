@@ -197,7 +197,7 @@ func (r *Reading) summary() (measuredText, verdict string) {
 	}
 	e := r.Ladder.experiment(r.Ladder.Whole.Experiment)
 	text := measured(v) + ", " + inline(e.metric(s.Metric).Name)
-	if claim := sayClaim(v, s.Claim); claim != "" {
+	if claim := formatClaim(v, s.Claim); claim != "" {
 		return text, word(v) + "; " + claim
 	}
 	return text, word(v)

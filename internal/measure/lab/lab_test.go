@@ -121,10 +121,10 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 		if got := Judge(v); got != want {
 			t.Errorf("%v: %s, want %s", ratios, got, want)
 		}
-		if got := sayRatio(v); !strings.HasPrefix(got, sentence) {
+		if got := formatRatio(v); !strings.HasPrefix(got, sentence) {
 			t.Errorf("%v: %q, want %q…", ratios, got, sentence)
 		}
-		if got := sayClaim(v, claimed); got != claim {
+		if got := formatClaim(v, claimed); got != claim {
 			t.Errorf("%v against %v: %q, want %q", ratios, claimed, got, claim)
 		}
 	}
@@ -142,8 +142,8 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 	f(Uncertain, "2.00× in the one round there was", "", 2, 2)
 	f(Untold, "not measured", "", 2)
 	v := stat.LogT([]float64{1.99, 2, 2.01}, 0.95)
-	if v.N = 3; !strings.Contains(sayRatio(v), "3 rounds, an indication only") {
-		t.Errorf("three rounds are given as more than an indication: %s", sayRatio(v))
+	if v.N = 3; !strings.Contains(formatRatio(v), "3 rounds, an indication only") {
+		t.Errorf("three rounds are given as more than an indication: %s", formatRatio(v))
 	}
 }
 

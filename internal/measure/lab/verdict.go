@@ -59,8 +59,8 @@ func times(x float64) string {
 // span writes an interval of ratios.
 func span(v stat.Interval) string { return times(v.Lo) + " to " + times(v.Hi) }
 
-// sayRatio is the verdict as the beginning of a sentence.
-func sayRatio(v stat.Interval) string {
+// formatRatio is the verdict as the beginning of a sentence.
+func formatRatio(v stat.Interval) string {
 	rounds := plural(v.N, "round")
 	if v.N < 4 {
 		rounds += ", an indication only"
@@ -93,8 +93,8 @@ func plural(n int, what string) string {
 // claimed: other machines are other machines.
 const tolerance = 1.15
 
-// sayClaim holds the ratio against the claim; "" where there is none to hold.
-func sayClaim(v stat.Interval, claim float64) string {
+// formatClaim holds the ratio against the claim; "" where there is none to hold.
+func formatClaim(v stat.Interval, claim float64) string {
 	if claim <= 0 {
 		return ""
 	}
@@ -121,14 +121,14 @@ func sayClaim(v stat.Interval, claim float64) string {
 // sentence is a step in words: the verdict from the numbers, then the reason.
 func (r *Reading) sentence(e *Experiment, s Step) string {
 	v := r.Ratio(e.Name, s)
-	verdict := sayRatio(v)
+	verdict := formatRatio(v)
 	if from, to := r.Value(e.Name, s.Base, s.Metric), r.Value(e.Name, s.Arm, s.Metric); v.N == 0 && from.N > 0 && to.N > 0 {
 		u := e.metric(s.Metric).Unit // one of them is 0, of which there is no ratio
 		verdict = fmt.Sprintf("from %s to %s here", u.Format(from.Point), u.Format(to.Point))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "**%s**, by %s against *%s*: %s", e.arm(s.Arm).Title, inline(e.metric(s.Metric).Name), e.arm(s.Base).Title, verdict)
-	switch claim := sayClaim(v, s.Claim); {
+	switch claim := formatClaim(v, s.Claim); {
 	case s.Claimed == "":
 		b.WriteString(".")
 	case claim == "":
@@ -162,7 +162,7 @@ func settleClaim(ref Ref) func(*Reading) string {
 			return ""
 		}
 		v := r.Ratio(ref.Experiment, s)
-		switch sayClaim(v, s.Claim) {
+		switch formatClaim(v, s.Claim) {
 		case "less than claimed":
 			return fmt.Sprintf("upheld: %s, claimed %s", measured(v), times(s.Claim))
 		case "more than claimed":

@@ -150,14 +150,14 @@ func (a *adapter) opened(h *stream) {
 	case "weir":
 		// It reports when it is subscribed.
 	case "centrifuge":
-		h.say(a.connect(h))
+		h.send(a.connect(h))
 	default:
 		h.subscribed()
 	}
 }
 
-// say sends text messages.
-func (h *stream) say(texts ...string) {
+// send sends text messages.
+func (h *stream) send(texts ...string) {
 	b := h.s.scratch[:0]
 	for _, t := range texts {
 		b = websocket.AppendMaskedFrame(b, websocket.OpText, []byte(t), maskKey())
@@ -230,7 +230,7 @@ func (a *adapter) reply(h *stream, b []byte) {
 	case len(b) == 0:
 	case string(b) == "{}":
 		h.s.rec.delivery.Pings++
-		h.say("{}")
+		h.send("{}")
 	case bytes.HasPrefix(b, []byte(`{"id":`)):
 		a.answer(h, b)
 	case bytes.Contains(b, []byte(`"pub":`)):

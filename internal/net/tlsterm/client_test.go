@@ -128,8 +128,8 @@ func (by *caller) call(t testing.TB, addr string, cfg *tls.Config) *call {
 	return k
 }
 
-func (k *call) say(b []byte) { k.by.loop.Post(func() { k.c.Write(b) }) }
-func (k *call) hangUp()      { k.by.loop.Post(func() { k.c.Close(nil) }) }
+func (k *call) write(b []byte) { k.by.loop.Post(func() { k.c.Write(b) }) }
+func (k *call) hangUp()        { k.by.loop.Post(func() { k.c.Close(nil) }) }
 
 func (k *call) has(n int) func() bool {
 	return func() bool {
@@ -194,7 +194,7 @@ func TestADialedConnectionSpeaksEveryVersionAndSuite(t *testing.T) {
 					for _, n := range []int{1, 17, 16384, 16385, 200_000} {
 						b := text(n)
 						sent = append(sent, b...)
-						k.say(b)
+						k.write(b)
 					}
 					eventually(t, "all is back", k.has(len(sent)))
 					if !bytes.Equal(k.got, sent) {
@@ -280,7 +280,7 @@ func TestAClientCertificateThatIsMissedShowsAsAnAlert(t *testing.T) {
 		t.Errorf("%v, want certificate_required", k.closed)
 	}
 	k = by.call(t, addr, client(func(c *tls.Config) { c.Certificates = []tls.Certificate{ca().leaf(t, nil, "me")} }))
-	k.say([]byte("hello"))
+	k.write([]byte("hello"))
 	eventually(t, "the answer", k.has(5))
 	k.hangUp()
 	<-k.ended
@@ -324,7 +324,7 @@ func TestADialerUnderstandsOpenSSL(t *testing.T) {
 				eventually(t, "ours", func() bool { return by.loop.Stats().BytesOut > before })
 				_, _ = io.WriteString(in, "again\n")
 				eventually(t, "again", k.has(12))
-				k.say([]byte("under the new key\n"))
+				k.write([]byte("under the new key\n"))
 				_, _ = io.WriteString(in, "more\n")
 				eventually(t, "more", k.has(17))
 			}

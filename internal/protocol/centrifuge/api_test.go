@@ -115,9 +115,9 @@ func TestEventsOfClientsAreMessages(t *testing.T) {
 	}})
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
 	c.subscribe(`{"channel":"news"}`)
-	c.say(`{"id":3,"unsubscribe":{"channel":"news"}}`)
+	c.send(`{"id":3,"unsubscribe":{"channel":"news"}}`)
 	c.expect(`{"id":3,"unsubscribe":{}}`)
-	c.say(`nonsense`)
+	c.send(`nonsense`)
 	c.Closes(3501, "bad request")
 	trial.Eventually(t, "four events", func() bool {
 		_, got := n.api("history", `{"channel":"log","limit":-1}`)
@@ -131,12 +131,12 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 	request := `{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`
 	a := n.connect(request)
 	b := n.dial("/connection/websocket")
-	b.say(`{"id":1,"connect":` + request + `}`)
+	b.send(`{"id":1,"connect":` + request + `}`)
 	b.Closes(3504, "connection limit")
 	a.conn.CloseNow()
 	trial.Eventually(t, "there is room again", func() bool {
 		c := n.dial("/connection/websocket")
-		c.say(`{"id":1,"connect":` + request + `}`)
+		c.send(`{"id":1,"connect":` + request + `}`)
 		select {
 		case line := <-c.C:
 			return strings.Contains(line, `"client"`)
@@ -161,7 +161,7 @@ func TestPings(t *testing.T) {
 		if line := <-c.C; line != "{}" {
 			t.Fatalf("got %s", line)
 		}
-		c.say("{}")
+		c.send("{}")
 	}
 	if line := <-c.C; line != "{}" {
 		t.Fatalf("got %s", line)

@@ -153,7 +153,7 @@ func TestAClientIsNotSentMorePresenceThanItMayHaveWaiting(t *testing.T) {
 	c.subscribe(`{"channel":"few"}`)
 	ask := func(want string) {
 		trial.Eventually(t, want, func() bool {
-			c.say(`{"id":9,"presence":{"channel":"few"}}`)
+			c.send(`{"id":9,"presence":{"channel":"few"}}`)
 			return strings.Contains(c.next(), want)
 		})
 	}

@@ -117,7 +117,7 @@ func TestCommandsAreAnsweredAsByCentrifugo(t *testing.T) {
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "1"}) + `"}`)
 	f := func(command, want string) {
 		t.Helper()
-		c.say(`{"id":2,` + command + `}`)
+		c.send(`{"id":2,` + command + `}`)
 		c.expect(`{"id":2,` + want + `}`)
 	}
 	f(`"publish":{"channel":"a"}`, `"error":{"code":107,"message":"bad request"}`)

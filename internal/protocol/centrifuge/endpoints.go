@@ -185,8 +185,8 @@ func (k *kind) serve(r socket.Request, contentType string, said []byte, resume s
 	})
 }
 
-// said returns what a client of an event stream said: in the query, or in the body.
-func said(r socket.Request) []byte {
+// connectInput returns what a client of an event stream said: in the query, or in the body.
+func connectInput(r socket.Request) []byte {
 	if r.Method() == http.MethodPost {
 		return r.Body()
 	}
@@ -196,7 +196,7 @@ func said(r socket.Request) []byte {
 const eventStream = "text/event-stream"
 
 func (ks *kinds) serveSSE(r socket.Request) {
-	b := said(r)
+	b := connectInput(r)
 	if len(b) == 0 {
 		r.Fail(&wire.Error{Status: http.StatusBadRequest, Message: "no connect command", Hint: "send it in cf_connect"})
 		return
@@ -221,7 +221,7 @@ func (ks *kinds) serveUniSSE(r socket.Request) {
 	if resume == "" {
 		resume = query(r).Get("lastEventId")
 	}
-	ks.uniSSE.serve(r, eventStream, said(r), strings.Clone(resume))
+	ks.uniSSE.serve(r, eventStream, connectInput(r), strings.Clone(resume))
 }
 
 func (ks *kinds) serveUniHTTPStream(r socket.Request) {

@@ -37,7 +37,7 @@ func TestRestoredLogIsNotRecovered(t *testing.T) {
 	answers := func(t *testing.T, n *node, epoch string, offset int, recovered bool, missed int) {
 		t.Helper()
 		c := n.connect("{}")
-		c.say(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"news","recover":true,"epoch":%q,"offset":%d}}`, epoch, offset))
+		c.send(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"news","recover":true,"epoch":%q,"offset":%d}}`, epoch, offset))
 		var r struct {
 			Subscribe *struct {
 				Recovered    bool

@@ -44,7 +44,7 @@ func TestRecoveryRequiresTheHistoryGrant(t *testing.T) {
 	f := func(c *client, channel, request, want string) {
 		t.Helper()
 		id++
-		c.say(fmt.Sprintf(`{"id":%d,"subscribe":{"channel":%q%s}}`, id, channel, request))
+		c.send(fmt.Sprintf(`{"id":%d,"subscribe":{"channel":%q%s}}`, id, channel, request))
 		if want != "" {
 			want += `,"epoch":"?"`
 		}
@@ -68,7 +68,7 @@ func TestRecoveryRequiresTheHistoryGrant(t *testing.T) {
 	f(user, "client:b", `,"recoverable":true`, both)
 	f(user, "subscriber:a", ask, both)
 	f(user, "nolog:a", ask, "")
-	user.say(`{"id":90,"subscribe":{"channel":"none:b","recover":true,"epoch":"x","offset":1}}`)
+	user.send(`{"id":90,"subscribe":{"channel":"none:b","recover":true,"epoch":"x","offset":1}}`)
 	user.expect(`{"id":90,"subscribe":{"was_recovering":true}}`)
 }
 
@@ -86,7 +86,7 @@ func TestClientsWithTheHistoryGrantRecover(t *testing.T) {
 		n.publish("news", fmt.Sprint(i))
 	}
 	c = n.connect(user)
-	c.say(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"news","recoverable":true,"recover":true,"epoch":%q,"offset":%d}}`, epoch, at))
+	c.send(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"news","recoverable":true,"recover":true,"epoch":%q,"offset":%d}}`, epoch, at))
 	c.expect(`{"id":2,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,` +
 		`"publications":[{"data":0,"offset":1},{"data":1,"offset":2},{"data":2,"offset":3}]}}`)
 }
@@ -101,7 +101,7 @@ func TestOverridesComeBeforeRecovery(t *testing.T) {
 	f := func(id int, channel string, force bool, request, want string) {
 		t.Helper()
 		tok := token(t, map[string]any{"sub": "1", "channel": channel, "override": map[string]any{"force_recovery": map[string]any{"value": force}}})
-		c.say(fmt.Sprintf(`{"id":%d,"subscribe":{"channel":%q,"token":%q%s}}`, id, channel, tok, request))
+		c.send(fmt.Sprintf(`{"id":%d,"subscribe":{"channel":%q,"token":%q%s}}`, id, channel, tok, request))
 		c.expect(fmt.Sprintf(`{"id":%d,"subscribe":%s}`, id, want))
 	}
 	recover := fmt.Sprintf(`,"recover":true,"epoch":%q,"offset":1`, at.Epoch)
@@ -120,6 +120,6 @@ func TestJoinsRequireThePresenceGrant(t *testing.T) {
 	user.subscribe(`{"channel":"room","join_leave":true}`)
 	user.expect(`{"push":{"channel":"room","join":{"info":{"user":"","client":"` + anonymous.id + `"}}}}`)
 	user.expect(`{"push":{"channel":"room","join":{"info":{"user":"1","client":"` + user.id + `"}}}}`)
-	anonymous.say(`{"id":9,"unsubscribe":{"channel":"room"}}`)
+	anonymous.send(`{"id":9,"unsubscribe":{"channel":"room"}}`)
 	anonymous.expect(`{"id":9,"unsubscribe":{}}`)
 }

@@ -15,10 +15,10 @@ func TestTokensForChannelsDoNotConnect(t *testing.T) {
 	n := start(t, settings{})
 	of := token(t, map[string]any{"sub": "42", "channel": "$news"})
 	c := n.dial("/connection/websocket")
-	c.say(`{"id":1,"connect":{"token":"` + of + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + of + `"}}`)
 	c.Closes(3500, "invalid token")
 	c = n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
-	c.say(`{"id":2,"refresh":{"token":"` + of + `"}}`)
+	c.send(`{"id":2,"refresh":{"token":"` + of + `"}}`)
 	c.Closes(3500, "invalid token")
 }
 
@@ -39,7 +39,7 @@ func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
 		if n.wantAPI("publish", `{"channel":"`+channel+`","data":1}`, `{"result":"?"}`); private(channel) != want {
 			t.Errorf("published on %s by the server API: want private %v", channel, want)
 		}
-		c.say(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
+		c.send(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
 		if c.expect(`{"id":2,"publish":{}}`); private(channel) != want {
 			t.Errorf("published on %s by a client: want private %v", channel, want)
 		}
@@ -49,7 +49,7 @@ func TestWhatIsPublishedOnGuardedChannelsIsPrivateElsewhere(t *testing.T) {
 	f("news#42", true)
 	other := n.connect(`{"token":"` + token(t, map[string]any{"sub": "7"}) + `"}`)
 	for _, channel := range []string{"$news", "news#42"} { // what everyone may does not count there
-		other.say(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
+		other.send(`{"id":2,"publish":{"channel":"` + channel + `","data":2}}`)
 		other.expect(`{"id":2,"error":{"code":103,"message":"permission denied"}}`)
 	}
 	c.subscribe(`{"channel":"news#42"}`)
@@ -68,7 +68,7 @@ func TestProxiedNamespacesAreNotOpenToUnidirectionalClients(t *testing.T) {
 	n := start(t, s)
 	b.answer("/subscribe", `{"error":{"code":403,"message":"not for you"}}`)
 	c := n.dial("/connection/uni_websocket")
-	c.say(`{"subs":{"news":{}}}`)
+	c.send(`{"subs":{"news":{}}}`)
 	c.Closes(3507, "permission denied")
 }
 
@@ -79,7 +79,7 @@ func TestClientsCannotForgeConfiguredHeaders(t *testing.T) {
 	n := start(t, s)
 	b.answer("/connect", `{"result":{"user":"42"}}`)
 	c := n.dialWith("/connection/websocket", http.Header{"X-Static": {"mine"}})
-	c.say(`{"id":1,"connect":{"headers":{"x-static":"mine"}}}`)
+	c.send(`{"id":1,"connect":{"headers":{"x-static":"mine"}}}`)
 	c.expect(`{"id":1,"connect":"?"}`)
 	if _, h := b.question("/connect"); h.Get("X-Static") != "s" {
 		t.Errorf("X-Static: %q", h.Get("X-Static"))
@@ -92,7 +92,7 @@ func TestWhatABackendHasPublishedIsCheckedForJSON(t *testing.T) {
 	b.answer("/connect", `{"result":{"user":"42"}}`)
 	c := n.connect("{}")
 	b.answer("/publish", `{"result":{"b64data":"`+base64.StdEncoding.EncodeToString([]byte("}\n{\xff"))+`"}}`)
-	c.say(`{"id":2,"publish":{"channel":"news","data":{}}}`)
+	c.send(`{"id":2,"publish":{"channel":"news","data":{}}}`)
 	c.expect(`{"id":2,"publish":{}}`)
 	m, err := n.Hub.Latest(t.Context(), "news")
 	if err != nil || m.Attributes.Payload != hub.Binary {
@@ -113,7 +113,7 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 	c := n.connect("{}")
 	f := func(more string, want ...uint64) {
 		t.Helper()
-		c.say(`{"id":2,"history":{"channel":"news","limit":-1` + more + `}}`)
+		c.send(`{"id":2,"history":{"channel":"news","limit":-1` + more + `}}`)
 		var got struct {
 			History struct {
 				Publications []struct{ Offset uint64 }
@@ -134,10 +134,10 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 	f(`,"since":{"offset":4,"epoch":"`+at.Epoch+`"}`, 5)
 	f(`,"reverse":true`, 5, 4)
 
-	c.say(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":1}}`)
+	c.send(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":1}}`)
 	c.expect(`{"id":3,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":5,"was_recovering":true}}`)
 	c = n.connect("{}")
-	c.say(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":3}}`)
+	c.send(`{"id":3,"subscribe":{"channel":"news","recover":true,"epoch":"` + at.Epoch + `","offset":3}}`)
 	c.expect(`{"id":3,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":3,"recovered":true,"was_recovering":true,"publications":["?","?"]}}`)
 
 	for _, ch := range []string{"more", "most"} {
@@ -146,7 +146,7 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 	}
 	c = n.dial("/connection/uni_websocket")
 	from := `":{"recover":true,"epoch":"` + at.Epoch + `","offset":5}`
-	c.say(`{"subs":{"more` + from + `,"most` + from + `}}`)
+	c.send(`{"subs":{"more` + from + `,"most` + from + `}}`)
 	var got struct {
 		Connect struct {
 			Subs map[string]struct {

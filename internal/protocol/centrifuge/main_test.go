@@ -138,7 +138,7 @@ func (n *node) dialOptions(path string, o websocket.DialOptions) *client {
 	return &client{nodetest.Follow(n.T, lines, conn.CloseNow), n.T, conn, ""}
 }
 
-func (c *client) say(text string) {
+func (c *client) send(text string) {
 	c.t.Helper()
 	if err := c.conn.Write(websocket.OpText, []byte(text)); err != nil {
 		c.t.Fatal(err)
@@ -238,7 +238,7 @@ func like(got, want any) bool {
 func (n *node) connect(request string) *client {
 	n.T.Helper()
 	c := n.dial("/connection/websocket")
-	c.say(`{"id":1,"connect":` + request + `}`)
+	c.send(`{"id":1,"connect":` + request + `}`)
 	var r struct {
 		Connect struct{ Client string }
 	}
@@ -253,7 +253,7 @@ func (n *node) connect(request string) *client {
 // subscribe subscribes with a request and returns where the subscription starts.
 func (c *client) subscribe(request string) (epoch string, offset uint64) {
 	c.t.Helper()
-	c.say(`{"id":2,"subscribe":` + request + `}`)
+	c.send(`{"id":2,"subscribe":` + request + `}`)
 	var r struct {
 		Subscribe *struct {
 			Epoch  string

@@ -58,7 +58,7 @@ func TestARefusedPublicationSaysWhetherItIsStored(t *testing.T) {
 			return s
 		}},
 		{"a client's publish", false, func() string {
-			c.say(`{"id":9,"publish":{"channel":"news","data":1}}`)
+			c.send(`{"id":9,"publish":{"channel":"news","data":1}}`)
 			return c.next()
 		}},
 	}

@@ -85,7 +85,7 @@ func TestProxiesAreCalled(t *testing.T) {
 	n := start(t, b.settings())
 	b.answer("/connect", `{"result":{"user":"42","info":{"name":"A"},"data":{"hello":1},"meta":{"m":1},"channels":["mine"],"subs":{"more":{"data":{"k":2}}}}}`)
 	c := n.dialWith("/connection/websocket", http.Header{"Cookie": {"sid=1"}, "X-Other": {"no"}})
-	c.say(`{"id":1,"connect":{"data":{"d":1},"name":"js","version":"2","headers":{"x-tenant":"t1","cookie":"sid=forged"}}}`)
+	c.send(`{"id":1,"connect":{"data":{"d":1},"name":"js","version":"2","headers":{"x-tenant":"t1","cookie":"sid=forged"}}}`)
 	r := c.expect(`{"id":1,"connect":{"client":"?","version":"test","ping":25,"pong":true,"data":{"hello":1},"subs":{"mine":"?","more":"?"}}}`)
 	id := r["connect"].(map[string]any)["client"].(string)
 	q, h := b.question("/connect")
@@ -97,34 +97,34 @@ func TestProxiesAreCalled(t *testing.T) {
 	}
 
 	b.answer("/subscribe", `{"result":{"info":{"i":1},"data":{"first":1},"override":{"force_recovery":{"value":true}}}}`)
-	c.say(`{"id":2,"subscribe":{"channel":"news","data":{"why":1}}}`)
+	c.send(`{"id":2,"subscribe":{"channel":"news","data":{"why":1}}}`)
 	c.expect(`{"id":2,"subscribe":{"data":{"first":1},"recoverable":true,"positioned":true,"epoch":"?"}}`)
 	q, _ = b.question("/subscribe")
 	if !like(q, map[string]any{"client": id, "transport": "websocket", "protocol": "json", "encoding": "json", "user": "42", "channel": "news", "data": map[string]any{"why": 1.0}, "meta": map[string]any{"m": 1.0}}) {
 		t.Errorf("asked %v", q)
 	}
 	b.answer("/subscribe", `{"error":{"code":403,"message":"not for you"}}`)
-	c.say(`{"id":3,"subscribe":{"channel":"secret"}}`)
+	c.send(`{"id":3,"subscribe":{"channel":"secret"}}`)
 	c.expect(`{"id":3,"error":{"code":403,"message":"not for you"}}`)
 
 	b.answer("/publish", `{"result":{"data":{"changed":true},"tags":{"a":"b"}}}`)
-	c.say(`{"id":4,"publish":{"channel":"news","data":{"x":1}}}`)
+	c.send(`{"id":4,"publish":{"channel":"news","data":{"x":1}}}`)
 	got := []string{c.next(), c.next()}
 	if !strings.Contains(got[0]+got[1], `"pub":{"data":{"changed":true},"info":{"user":"42","client":"`+id+`","conn_info":{"name":"A"},"chan_info":{"i":1}},"offset":1,"tags":{"a":"b"}}`) {
 		t.Errorf("got %s", got)
 	}
 
 	b.answer("/rpc", `{"result":{"data":{"bid":1.08}}}`)
-	c.say(`{"id":5,"rpc":{"method":"getQuote","data":{"s":"EURUSD"}}}`)
+	c.send(`{"id":5,"rpc":{"method":"getQuote","data":{"s":"EURUSD"}}}`)
 	c.expect(`{"id":5,"rpc":{"data":{"bid":1.08}}}`)
 	if q, _ = b.question("/rpc"); q["method"] != "getQuote" {
 		t.Errorf("asked %v", q)
 	}
 	b.answer("/rpc", "") // a backend in trouble
-	c.say(`{"id":6,"rpc":{"method":"getQuote"}}`)
+	c.send(`{"id":6,"rpc":{"method":"getQuote"}}`)
 	c.expect(`{"id":6,"error":{"code":100,"message":"internal server error","temporary":true}}`)
 	b.answer("/rpc", `{"disconnect":{"code":4501,"reason":"go away"}}`)
-	c.say(`{"id":7,"rpc":{"method":"getQuote"}}`)
+	c.send(`{"id":7,"rpc":{"method":"getQuote"}}`)
 	c.Closes(4501, "go away")
 }
 
@@ -145,24 +145,24 @@ func TestTokensExpire(t *testing.T) {
 	}})
 	soon := time.Now().Unix() + 2
 	c := n.dial("/connection/websocket")
-	c.say(`{"id":1,"connect":{"token":"` + token(t, map[string]any{"sub": "42", "exp": soon}) + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + token(t, map[string]any{"sub": "42", "exp": soon}) + `"}}`)
 	c.expect(`{"id":1,"connect":{"client":"?","version":"test","expires":true,"ttl":"?","ping":25,"pong":true}}`)
 	kept := n.connect(`{"token":"` + token(t, map[string]any{"sub": "7"}) + `"}`)
-	kept.say(`{"id":2,"subscribe":{"channel":"x","token":"` + token(t, map[string]any{"sub": "7", "channel": "x", "exp": soon}) + `"}}`)
+	kept.send(`{"id":2,"subscribe":{"channel":"x","token":"` + token(t, map[string]any{"sub": "7", "channel": "x", "exp": soon}) + `"}}`)
 	kept.expect(`{"id":2,"subscribe":{"expires":true,"ttl":"?"}}`)
-	kept.say(`{"id":3,"subscribe":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y", "exp": soon}) + `"}}`)
+	kept.send(`{"id":3,"subscribe":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y", "exp": soon}) + `"}}`)
 	kept.expect(`{"id":3,"subscribe":{"expires":true,"ttl":"?"}}`)
-	kept.say(`{"id":4,"sub_refresh":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y"}) + `"}}`)
+	kept.send(`{"id":4,"sub_refresh":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y"}) + `"}}`)
 	kept.expect(`{"id":4,"sub_refresh":{}}`)
-	kept.say(`{"id":5,"sub_refresh":{"channel":"z","token":"x"}}`)
+	kept.send(`{"id":5,"sub_refresh":{"channel":"z","token":"x"}}`)
 	kept.expect(`{"id":5,"error":{"code":103,"message":"permission denied"}}`)
-	kept.say(`{"id":6,"sub_refresh":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y", "exp": 1}) + `"}}`)
+	kept.send(`{"id":6,"sub_refresh":{"channel":"y","token":"` + token(t, map[string]any{"sub": "7", "channel": "y", "exp": 1}) + `"}}`)
 	kept.expect(`{"id":6,"error":{"code":110,"message":"expired"}}`)
 	kept.expect(`{"push":{"channel":"x","unsubscribe":{"code":2501,"reason":"subscription expired"}}}`)
 	c.Closes(3005, "connection expired")
 	n.publish("y", "1")
 	kept.expect(`{"push":{"channel":"y","pub":{"data":1,"offset":1}}}`)
-	kept.say(`{"id":7,"refresh":{"token":"` + token(t, map[string]any{"sub": "another user"}) + `"}}`)
+	kept.send(`{"id":7,"refresh":{"token":"` + token(t, map[string]any{"sub": "another user"}) + `"}}`)
 	kept.Closes(3500, "invalid token")
 }
 

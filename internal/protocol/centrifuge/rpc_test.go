@@ -28,7 +28,7 @@ func TestRPCsGoToASubject(t *testing.T) {
 	c := n.connect("{}")
 	f := func(request, want string) {
 		t.Helper()
-		c.say(`{"id":2,"rpc":` + request + `}`)
+		c.send(`{"id":2,"rpc":` + request + `}`)
 		c.expect(`{"id":2,` + want + `}`)
 	}
 	f(`{"method":"a.b","data":{"x":1}}`, `"rpc":{"data":{"subject":"backend.rpc.a.b","data":{"x":1}}}`)

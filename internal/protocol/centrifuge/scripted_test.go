@@ -154,8 +154,8 @@ func (b *bench) open(k *kind) *scripted {
 	return x
 }
 
-// say is a message of the client.
-func (s *scripted) say(text string) {
+// send is a message of the client.
+func (s *scripted) send(text string) {
 	s.session.Message([]byte(text), false)
 	s.run()
 }
@@ -198,7 +198,7 @@ func TestSizes(t *testing.T) {
 func TestPlainClientsKeepNothingRare(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, Namespaces: everything()})
 	c := b.open(b.server.kinds.ws[protocol.JSON])
-	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
+	c.send(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
 	c.await(t, c.has(`"id":2,"subscribe"`))
 	s := c.session.(*session)
 	if s.account != b.server.kinds.ws[protocol.JSON].anonymous {
@@ -209,7 +209,7 @@ func TestPlainClientsKeepNothingRare(t *testing.T) {
 func TestDeliveryAllocatesNothingOfItsOwn(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, Namespaces: everything()})
 	c := b.open(b.server.kinds.ws[protocol.JSON])
-	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
+	c.send(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
 	c.await(t, c.has(`"id":2,"subscribe"`))
 	c.keep = false
 	p := hub.Publication{Channel: "a", Data: []byte("1")}
@@ -231,7 +231,7 @@ func TestDeliveryAllocatesNothingOfItsOwn(t *testing.T) {
 func TestPingsAndPongsByTheClock(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, Namespaces: everything()})
 	c := b.open(b.server.kinds.ws[protocol.JSON])
-	c.say(`{"id":1,"connect":{}}`)
+	c.send(`{"id":1,"connect":{}}`)
 	c.frames = nil
 	begin := c.now
 	c.advance()
@@ -239,7 +239,7 @@ func TestPingsAndPongsByTheClock(t *testing.T) {
 		t.Fatalf("the first ping after %v: %q", first, c.frames)
 	}
 	for range 3 {
-		c.say("{}")
+		c.send("{}")
 		at := c.now
 		c.advance() // the pong is there
 		c.advance()
@@ -271,12 +271,12 @@ func TestARefusedClientIsCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.say(`{"id":1,"connect":{"token":"` + tok + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + tok + `"}}`)
 	if !c.has(`"error":{"code":109,"message":"token expired"}`)() {
 		t.Errorf("got %q", c.frames)
 	}
 	c.frames = nil
-	c.say(`{"id":1,"connect":{}}`)
+	c.send(`{"id":1,"connect":{}}`)
 	if len(c.frames) > 0 {
 		t.Errorf("got %q", c.frames)
 	}
@@ -290,7 +290,7 @@ func TestARefusedClientIsCut(t *testing.T) {
 func TestExpiryByTheClock(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, Namespaces: everything()})
 	c := b.open(b.server.kinds.ws[protocol.JSON])
-	c.say(`{"id":1,"connect":{}}`)
+	c.send(`{"id":1,"connect":{}}`)
 	s := c.session.(*session)
 	s.renew(b.wall.Add(5 * time.Second))
 	c.frames = nil
@@ -315,7 +315,7 @@ func TestGapsOfLiveSubscriptionsAreReported(t *testing.T) {
 	b := newBench(t, Config{AnonymousConnect: true, UserPersonalChannel: true, Namespaces: everything()})
 	gap := hub.Gap{Namespace: "default", Reason: hub.GapEpoch}
 	c := b.open(b.server.kinds.ws[protocol.JSON])
-	c.say(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
+	c.send(`{"id":1,"connect":{}}` + "\n" + `{"id":2,"subscribe":{"channel":"a"}}`)
 	c.await(t, c.has(`"id":2,"subscribe"`))
 	s := c.session.(*session)
 	s.first.Gap(gap)
@@ -327,7 +327,7 @@ func TestGapsOfLiveSubscriptionsAreReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.say(`{"id":1,"connect":{"token":"` + tok + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + tok + `"}}`)
 	c.await(t, c.has(`"#1"`))
 	c.session.(*session).first.Gap(gap)
 	if c.closed != 3010 {

@@ -226,19 +226,19 @@ func (s command) answer(c *protocol.Command) {
 
 // reply answers the command.
 func (s command) reply(r protocol.Result) {
-	s.say(func(dst []byte) []byte { return protocol.AppendReply(dst, s.kind().enc, s.id, r) })
+	s.write(func(dst []byte) []byte { return protocol.AppendReply(dst, s.kind().enc, s.id, r) })
 }
 
 // fail answers the command with an error.
 func (s command) fail(e protocol.Error) {
 	s.srv().counters.failed.Add(1)
-	s.say(func(dst []byte) []byte { return protocol.AppendError(dst, s.kind().enc, s.id, e) })
+	s.write(func(dst []byte) []byte { return protocol.AppendError(dst, s.kind().enc, s.id, e) })
 }
 
 // push sends a push of its own. channel is the hub's.
 func (s *session) push(channel string, body protocol.PushBody) {
 	k := s.kind()
-	s.say(func(dst []byte) []byte { return protocol.AppendPush(dst, k.enc, k.uni, wireName(channel), body) })
+	s.write(func(dst []byte) []byte { return protocol.AppendPush(dst, k.enc, k.uni, wireName(channel), body) })
 }
 
 // scratch is room for what is sent once.
@@ -246,8 +246,8 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxScratch = 64 << 10
 
-// say sends what body appends, which no other client gets.
-func (s *session) say(body func(dst []byte) []byte) {
+// write sends what body appends, which no other client gets.
+func (s *session) write(body func(dst []byte) []byte) {
 	if !s.room() {
 		return
 	}

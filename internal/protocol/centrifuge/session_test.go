@@ -12,7 +12,7 @@ import (
 func TestConnectAndSubscribeInOneFrame(t *testing.T) {
 	n := start(t, settings{})
 	c := n.dial("/connection/websocket")
-	c.say(`{"connect":{"name":"js"},"id":1}` + "\n" + `{"subscribe":{"channel":"news","flag":1},"id":2}`)
+	c.send(`{"connect":{"name":"js"},"id":1}` + "\n" + `{"subscribe":{"channel":"news","flag":1},"id":2}`)
 	c.expect(`{"id":1,"connect":{"client":"?","version":"test","ping":25,"pong":true}}`)
 	c.expect(`{"id":2,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?"}}`)
 	at := n.publish("news", "{\"t\":\n\"hi\"}")
@@ -26,7 +26,7 @@ func TestCommandsAreAnswered(t *testing.T) {
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42", "info": map[string]any{"name": "A"}}) + `"}`)
 	c.subscribe(`{"channel":"news"}`)
 	info := `{"user":"42","client":"` + c.id + `","conn_info":{"name":"A"}}`
-	c.say(`{"id":6,"publish":{"channel":"news","data":{"x":1}}}`)
+	c.send(`{"id":6,"publish":{"channel":"news","data":{"x":1}}}`)
 	// Whether the publication or the answer comes first is not promised.
 	got := []string{c.next(), c.next()}
 	if strings.HasPrefix(got[0], `{"id":6`) {
@@ -35,21 +35,21 @@ func TestCommandsAreAnswered(t *testing.T) {
 	if want := `{"push":{"channel":"news","pub":{"data":{"x":1},"info":` + info + `,"offset":1}}}`; got[0] != want || got[1] != `{"id":6,"publish":{}}` {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	c.say(`{"id":7,"presence":{"channel":"news"}}`)
+	c.send(`{"id":7,"presence":{"channel":"news"}}`)
 	c.expect(`{"id":7,"presence":{"presence":{"` + c.id + `":` + info + `}}}`)
-	c.say(`{"id":8,"presence_stats":{"channel":"news"}}`)
+	c.send(`{"id":8,"presence_stats":{"channel":"news"}}`)
 	c.expect(`{"id":8,"presence_stats":{"num_clients":1,"num_users":1}}`)
-	c.say(`{"id":9,"history":{"channel":"news","limit":2}}`)
+	c.send(`{"id":9,"history":{"channel":"news","limit":2}}`)
 	c.expect(`{"id":9,"history":{"publications":[{"data":{"x":1},"info":` + info + `,"offset":1}],"epoch":"?","offset":1}}`)
-	c.say(`{"id":10,"history":{"channel":"news"}}`)
+	c.send(`{"id":10,"history":{"channel":"news"}}`)
 	c.expect(`{"id":10,"history":{"publications":[],"epoch":"?","offset":1}}`)
-	c.say(`{"id":11,"unsubscribe":{"channel":"news"}}`)
+	c.send(`{"id":11,"unsubscribe":{"channel":"news"}}`)
 	c.expect(`{"id":11,"unsubscribe":{}}`)
-	c.say(`{"id":12,"unsubscribe":{"channel":"never"}}`)
+	c.send(`{"id":12,"unsubscribe":{"channel":"never"}}`)
 	c.expect(`{"id":12,"unsubscribe":{}}`)
-	c.say(`{"id":13,"rpc":{"method":"x","data":1}}`)
+	c.send(`{"id":13,"rpc":{"method":"x","data":1}}`)
 	c.expect(`{"id":13,"error":{"code":108,"message":"not available"}}`)
-	c.say(`{"id":14,"refresh":{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}}`)
+	c.send(`{"id":14,"refresh":{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}}`)
 	c.expect(`{"id":14,"refresh":{}}`)
 }
 
@@ -62,7 +62,7 @@ func TestRefusalsOfSubscribe(t *testing.T) {
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42", "weir": map[string]any{"subscribe": []string{"closed:granted"}}}) + `"}`)
 	f := func(request, want string) {
 		t.Helper()
-		c.say(`{"id":5,"subscribe":` + request + `}`)
+		c.send(`{"id":5,"subscribe":` + request + `}`)
 		c.expect(`{"id":5,` + want + `}`)
 	}
 	f(`{"channel":"nowhere:x"}`, `"error":{"code":102,"message":"unknown channel"}`)
@@ -73,7 +73,7 @@ func TestRefusalsOfSubscribe(t *testing.T) {
 	f(`{"channel":"closed:x#7,8"}`, `"error":{"code":103,"message":"permission denied"}`)
 	f(`{"channel":"map","type":1}`, `"error":{"code":108,"message":"not available"}`)
 	for _, publish := range []string{`{"channel":"map","type":1,"key":"k","data":1}`, `{"channel":"map","type":1,"key":"k","removed":true}`} {
-		c.say(`{"id":6,"publish":` + publish + `}`)
+		c.send(`{"id":6,"publish":` + publish + `}`)
 		c.expect(`{"id":6,"error":{"code":108,"message":"not available"}}`)
 	}
 	f(`{"channel":"x","tf":{"op":"what"}}`, `"error":{"code":107,"message":"bad request"}`)
@@ -88,7 +88,7 @@ func TestPrivateChannelsNeedATokenThatNamesThem(t *testing.T) {
 	c := n.connect(`{"token":"` + token(t, map[string]any{"sub": "42"}) + `"}`)
 	f := func(claims map[string]any, want string) {
 		t.Helper()
-		c.say(`{"id":5,"subscribe":{"channel":"$default:x","token":"` + token(t, claims) + `"}}`)
+		c.send(`{"id":5,"subscribe":{"channel":"$default:x","token":"` + token(t, claims) + `"}}`)
 		c.expect(want)
 	}
 	f(map[string]any{"sub": "42", "channel": "$default:x", "exp": 1}, `{"id":5,"error":{"code":109,"message":"token expired"}}`)
@@ -97,15 +97,15 @@ func TestPrivateChannelsNeedATokenThatNamesThem(t *testing.T) {
 	c.expect(`{"push":{"channel":"$default:x","pub":{"data":1,"offset":1}}}`)
 
 	for _, ask := range []string{`"history":{"channel":"%s","limit":1}`, `"presence_stats":{"channel":"%s"}`} {
-		c.say(fmt.Sprintf(`{"id":5,`+ask+`}`, "$other"))
+		c.send(fmt.Sprintf(`{"id":5,`+ask+`}`, "$other"))
 		c.expect(`{"id":5,"error":{"code":103,"message":"permission denied"}}`)
-		c.say(fmt.Sprintf(`{"id":5,`+ask+`}`, "other#7"))
+		c.send(fmt.Sprintf(`{"id":5,`+ask+`}`, "other#7"))
 		c.expect(`{"id":5,"error":{"code":103,"message":"permission denied"}}`)
 	}
-	c.say(`{"id":6,"history":{"channel":"$default:x","limit":1}}`)
+	c.send(`{"id":6,"history":{"channel":"$default:x","limit":1}}`)
 	c.expect(`{"id":6,"history":{"publications":[{"data":1,"offset":1}],"epoch":"?","offset":1}}`)
 
-	c.say(`{"id":5,"subscribe":{"channel":"$y","token":"` + token(t, map[string]any{"sub": "42", "channel": "$z"}) + `"}}`)
+	c.send(`{"id":5,"subscribe":{"channel":"$y","token":"` + token(t, map[string]any{"sub": "42", "channel": "$z"}) + `"}}`)
 	c.Closes(3500, "invalid token")
 }
 
@@ -116,7 +116,7 @@ func TestBadClientsAreNotifiedAndClosed(t *testing.T) {
 		t.Helper()
 		c := n.dial("/connection/websocket")
 		for _, x := range said {
-			c.say(x)
+			c.send(x)
 		}
 		if said[0] == connect {
 			c.expect(`{"id":1,"connect":"?"}`)
@@ -141,16 +141,16 @@ func TestBadClientsAreNotifiedAndClosed(t *testing.T) {
 	f(1009, "message too big", connect, `{"id":2,"publish":{"channel":"x","data":"`+strings.Repeat("x", 70_000)+`"}}`)
 	strict := start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{}}})
 	c := strict.dial("/connection/websocket")
-	c.say(connect)
+	c.send(connect)
 	c.Closes(3501, "bad request")
 }
 
 func TestAnExpiredTokenIsAnError(t *testing.T) {
 	n := start(t, settings{})
 	c := n.dial("/connection/websocket")
-	c.say(`{"id":1,"connect":{"token":"` + token(t, map[string]any{"sub": "42", "exp": 1}) + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + token(t, map[string]any{"sub": "42", "exp": 1}) + `"}}`)
 	c.expect(`{"id":1,"error":{"code":109,"message":"token expired"}}`)
-	c.say(`{"id":2,"connect":{}}`) // nothing is read any more
+	c.send(`{"id":2,"connect":{}}`) // nothing is read any more
 	if len(c.C) > 0 {
 		t.Errorf("got %s", <-c.C)
 	}
@@ -170,7 +170,7 @@ func TestRecovery(t *testing.T) {
 	f := func(request, want string) {
 		t.Helper()
 		c := n.connect("{}")
-		c.say(`{"id":5,"subscribe":` + request + `}`)
+		c.send(`{"id":5,"subscribe":` + request + `}`)
 		c.expect(want)
 		if strings.Contains(want, "subscribe") && strings.Contains(request, "news") {
 			subscribed = append(subscribed, c)
@@ -207,16 +207,16 @@ func TestRecovery(t *testing.T) {
 		ep = at.Epoch
 	}
 	c := n.connect("{}")
-	c.say(fmt.Sprintf(`{"id":5,"subscribe":{"channel":"short:x","recover":true,"epoch":%q,"offset":1}}`, ep))
+	c.send(fmt.Sprintf(`{"id":5,"subscribe":{"channel":"short:x","recover":true,"epoch":%q,"offset":1}}`, ep))
 	c.expect(fmt.Sprintf(`{"id":5,"subscribe":{%s,"epoch":%q,"offset":6,"was_recovering":true}}`, ok, ep))
-	c.say(fmt.Sprintf(`{"id":5,"subscribe":{"channel":"short:y","recover":true,"epoch":%q,"offset":1}}`, ep))
+	c.send(fmt.Sprintf(`{"id":5,"subscribe":{"channel":"short:y","recover":true,"epoch":%q,"offset":1}}`, ep))
 	c.expect(fmt.Sprintf(`{"id":5,"subscribe":{%s,"epoch":%q,"offset":1,"recovered":true,"was_recovering":true}}`, ok, ep))
 	n.publish("short:x", "9")
 	c.expect(`{"push":{"channel":"short:x","pub":{"data":9,"offset":7}}}`)
 
 	// The hub remembers more, since there is a subscriber, than the namespace keeps.
 	listener := n.connect("{}")
-	listener.say(`{"id":2,"subscribe":{"channel":"recent:x"}}`)
+	listener.send(`{"id":2,"subscribe":{"channel":"recent:x"}}`)
 	listener.next()
 	for i := range 4 {
 		ep = n.publish("recent:x", fmt.Sprint(i)).Epoch
@@ -236,18 +236,18 @@ func TestCacheRecoveryBringsTheNewest(t *testing.T) {
 	n.publish("news", "1")
 	n.publish("news", "2")
 	c := n.connect("{}")
-	c.say(`{"id":5,"subscribe":{"channel":"news","recover":true}}`)
+	c.send(`{"id":5,"subscribe":{"channel":"news","recover":true}}`)
 	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,"publications":[{"data":2,"offset":2}]}}`)
-	c.say(`{"id":6,"subscribe":{"channel":"none","recover":true}}`)
+	c.send(`{"id":6,"subscribe":{"channel":"none","recover":true}}`)
 	c.expect(`{"id":6,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2,"was_recovering":true}}`) // nothing is cached
-	c.say(`{"id":7,"subscribe":{"channel":"plain"}}`)
+	c.send(`{"id":7,"subscribe":{"channel":"plain"}}`)
 	c.expect(`{"id":7,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2}}`)
 
 	o.AutoCacheRecover = true // for clients that come without a position
 	n = start(t, settings{cfg: centrifuge.Config{Namespaces: map[string]centrifuge.Namespace{"default": o}, AnonymousConnect: true}})
 	n.publish("news", "1")
 	c = n.connect("{}")
-	c.say(`{"id":5,"subscribe":{"channel":"news"}}`)
+	c.send(`{"id":5,"subscribe":{"channel":"news"}}`)
 	c.expect(`{"id":5,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","recovered":true,"was_recovering":true,"publications":[{"data":1,"offset":1}]}}`)
 }
 
@@ -267,7 +267,7 @@ func TestServerSideSubscriptionsRecover(t *testing.T) {
 	n := start(t, settings{cfg: centrifuge.Config{UserPersonalChannel: true, Namespaces: map[string]centrifuge.Namespace{"default": open}}})
 	tok := token(t, map[string]any{"sub": "42", "channels": []string{"a"}, "subs": map[string]any{"b": map[string]any{"data": map[string]any{"k": 1}}}})
 	c := n.dial("/connection/websocket")
-	c.say(`{"id":1,"connect":{"token":"` + tok + `"}}`)
+	c.send(`{"id":1,"connect":{"token":"` + tok + `"}}`)
 	at := `"recoverable":true,"positioned":true,"epoch":"?"`
 	c.expect(`{"id":1,"connect":{"client":"?","version":"test","ping":25,"pong":true,"subs":{"#42":{` + at + `},"a":{` + at + `},"b":{` + at + `,"data":{"k":1}}}}}`)
 	first := n.publish("a", "1")
@@ -275,7 +275,7 @@ func TestServerSideSubscriptionsRecover(t *testing.T) {
 	c.conn.CloseNow()
 	n.publish("a", "2")
 	c = n.dial("/connection/websocket")
-	c.say(fmt.Sprintf(`{"id":1,"connect":{"token":"%s","subs":{"a":{"recover":true,"epoch":%q,"offset":1}}}}`, tok, first.Epoch))
+	c.send(fmt.Sprintf(`{"id":1,"connect":{"token":"%s","subs":{"a":{"recover":true,"epoch":%q,"offset":1}}}}`, tok, first.Epoch))
 	r := c.expect(`{"id":1,"connect":"?"}`)
 	a := r["connect"].(map[string]any)["subs"].(map[string]any)["a"].(map[string]any)
 	if !like(a["publications"], []any{map[string]any{"data": 2.0, "offset": 2.0}}) || a["recovered"] != true {
@@ -286,7 +286,7 @@ func TestServerSideSubscriptionsRecover(t *testing.T) {
 func TestDeltasMakeThePayloads(t *testing.T) {
 	n := start(t, settings{})
 	c := n.connect("{}")
-	c.say(`{"id":2,"subscribe":{"channel":"q","delta":"fossil"}}`)
+	c.send(`{"id":2,"subscribe":{"channel":"q","delta":"fossil"}}`)
 	c.expect(`{"id":2,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","delta":true}}`)
 	one := `{"bid":1.08,"ask":1.09,"pad":"` + strings.Repeat("ä", 50) + `","n":1}`
 	two := strings.Replace(one, `"n":1`, `"n":2`, 1)
@@ -324,6 +324,6 @@ func TestPrivateMessagesReachOnlyTheirRecipients(t *testing.T) {
 	n.publish("news", `"open"`)
 	anyUser.expect(`{"push":{"channel":"news","pub":{"data":"open","offset":2}}}`)
 	granted.expect(`{"push":{"channel":"news","pub":{"data":"secret","offset":1}}}`)
-	anyUser.say(`{"id":3,"history":{"channel":"news","limit":-1}}`)
+	anyUser.send(`{"id":3,"history":{"channel":"news","limit":-1}}`)
 	anyUser.expect(`{"id":3,"history":{"publications":[{"data":"open","offset":2}],"epoch":"?","offset":2}}`)
 }

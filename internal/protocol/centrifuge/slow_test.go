@@ -108,6 +108,6 @@ func TestRemovedHistoryEndsPositionedSubscriptions(t *testing.T) {
 		t.Fatal(got)
 	}
 	c := n.connect("{}")
-	c.say(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"x","recover":true,"epoch":%q,"offset":1}}`, first.Epoch))
+	c.send(fmt.Sprintf(`{"id":2,"subscribe":{"channel":"x","recover":true,"epoch":%q,"offset":1}}`, first.Epoch))
 	c.expect(`{"id":2,"subscribe":{"recoverable":true,"positioned":true,"epoch":"?","offset":2,"was_recovering":true}}`)
 }

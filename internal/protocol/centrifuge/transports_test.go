@@ -88,10 +88,10 @@ func TestUnidirectionalTransports(t *testing.T) {
 	f(n.stream("POST", "/connection/uni_http_stream", request))
 	f(n.dial("/connection/uni_websocket?cf_connect=" + escape(request)))
 	c := n.dial("/connection/uni_websocket")
-	c.say(request)
+	c.send(request)
 	f(c)
 	c = n.dial("/connection/uni_websocket")
-	c.say(`[]`)
+	c.send(`[]`)
 	c.Closes(3501, "bad request")
 }
 
@@ -211,7 +211,7 @@ func TestProtobufClients(t *testing.T) {
 	c := n.connect("{}")
 	epoch, _ := c.subscribe(`{"channel":"y"}`)
 	trial.Eventually(t, "it is published", func() bool {
-		c.say(`{"id":3,"history":{"channel":"x","limit":1,"since":{"offset":1,"epoch":"` + epoch + `"}}}`)
+		c.send(`{"id":3,"history":{"channel":"x","limit":1,"since":{"offset":1,"epoch":"` + epoch + `"}}}`)
 		return strings.Contains(c.next(), `"data":"/wE="`)
 	})
 }

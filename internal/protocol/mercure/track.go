@@ -23,8 +23,8 @@ import (
 type directory struct {
 	s      *Server // fixed in New
 	untold untold
-	// saidUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
-	saidUnlisted atomic.Int64
+	// loggedUnlisted is when it was last logged, in Unix nanoseconds; 0: never.
+	loggedUnlisted atomic.Int64
 }
 
 const crowdPrefix = "\x00mercure "
@@ -201,8 +201,8 @@ func (t *tracked) join(moved bool) {
 func (x *directory) unlisted(err error) {
 	n := x.s.counts.unlisted.Add(1)
 	now := time.Now().UnixNano()
-	last := x.saidUnlisted.Load()
-	if now-last < int64(unlistedEvery) && last != 0 || !x.saidUnlisted.CompareAndSwap(last, now) {
+	last := x.loggedUnlisted.Load()
+	if now-last < int64(unlistedEvery) && last != 0 || !x.loggedUnlisted.CompareAndSwap(last, now) {
 		x.s.log.Debug("a subscription is not listed", "err", err)
 		return
 	}

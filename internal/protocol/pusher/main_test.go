@@ -196,18 +196,18 @@ func (c *client) want(event, channel, data string) frame {
 // silent checks that nothing has come: what a ping is answered with comes next.
 func (c *client) silent() {
 	c.t.Helper()
-	c.say(`{"event":"pusher:ping","data":{}}`)
+	c.send(`{"event":"pusher:ping","data":{}}`)
 	c.want("pusher:pong", "", "{}")
 }
 
-func (c *client) say(text string) {
+func (c *client) send(text string) {
 	c.t.Helper()
 	if err := c.conn.Write(websocket.OpText, []byte(text)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *client) sayEvent(event, channel string, data any) {
+func (c *client) sendEvent(event, channel string, data any) {
 	c.t.Helper()
 	m := map[string]any{"event": event, "data": data}
 	if channel != "" {
@@ -217,7 +217,7 @@ func (c *client) sayEvent(event, channel string, data any) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.say(string(b))
+	c.send(string(b))
 }
 
 // ask requests a subscription with what an application would sign.
@@ -230,7 +230,7 @@ func (c *client) ask(channel, channelData string) {
 	if channelData != "" {
 		d["channel_data"] = channelData
 	}
-	c.sayEvent("pusher:subscribe", "", d)
+	c.sendEvent("pusher:subscribe", "", d)
 }
 
 // join subscribes and waits until that is acknowledged.

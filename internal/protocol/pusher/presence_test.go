@@ -54,7 +54,7 @@ func TestMembersAreReportedOncePerUser(t *testing.T) {
 	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
 	f(b2.enter("presence-a", member("2", "B")), "1 2")
 	f(a.enter("presence-b", `{"user_id":5}`), "5")
-	b.sayEvent("pusher:unsubscribe", "", map[string]string{"channel": "presence-a"})
+	b.sendEvent("pusher:unsubscribe", "", map[string]string{"channel": "presence-a"})
 	b.silent()
 	b2.conn.CloseNow()
 	a.want("pusher_internal:member_removed", "presence-a", `{"user_id":"2"}`)
@@ -110,7 +110,7 @@ func TestSignedInUsersNeedNoChannelData(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	const user = `{"id":"1","user_info":{"name":"A"}}`
-	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, user), "user_data": user})
+	a.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, user), "user_data": user})
 	a.Next()
 	if got := a.enter("presence-a", ""); len(got) != 1 || got[0] != "1" {
 		t.Errorf("members %v", got)
@@ -123,7 +123,7 @@ func TestClientEventsOnPresenceChannelsNameTheirSender(t *testing.T) {
 	a.enter("presence-a", member("1", "A"))
 	b.enter("presence-a", member("2", "B"))
 	a.want("pusher_internal:member_added", "presence-a", `{"user_id":"2","user_info":{"name":"B"}}`)
-	b.sayEvent("client-hi", "presence-a", "x")
+	b.sendEvent("client-hi", "presence-a", "x")
 	if f := a.want("client-hi", "presence-a", "x"); f.User != "2" {
 		t.Errorf("user_id %q", f.User)
 	}
@@ -156,7 +156,7 @@ func TestUsersAreNotifiedOfTheirWatchlist(t *testing.T) {
 	n, m := pair(t, settings{app: pusher.App{Watchlists: true}, cfg: pusher.Config{VacatedDelay: hub.Duration(100 * time.Millisecond), MaxWatchlist: 2}})
 	signin := func(c *client, user string) {
 		c.t.Helper()
-		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+		c.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
 	}
 	a, b := n.connect(), m.connect()
 	signin(a, `{"id":"a","watchlist":["b","c"]}`)
@@ -188,8 +188,8 @@ func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 			b.ask("presence-a", member(id, "B"))
 			for b.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
-			b.sayEvent("client-hi", "presence-a", "1")
-			b.sayEvent("client-hi", "presence-a", "2")
+			b.sendEvent("client-hi", "presence-a", "1")
+			b.sendEvent("client-hi", "presence-a", "2")
 			a.want("pusher_internal:member_added", "presence-a", fmt.Sprintf(`{"user_id":%q,"user_info":{"name":"B"}}`, id))
 			a.want("client-hi", "presence-a", "1")
 			a.want("client-hi", "presence-a", "2")
@@ -204,14 +204,14 @@ func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 			b.ask("presence-a", member("c", "C"))
 			for b.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
-			b.sayEvent("client-hi", "presence-a", "1")
+			b.sendEvent("client-hi", "presence-a", "1")
 			a.want("pusher_internal:member_added", "presence-a", `{"user_id":"c","user_info":{"name":"C"}}`)
 			a.want("client-hi", "presence-a", "1")
 			b2 := there.connect()
 			b2.ask("presence-a", member("c", "C"))
 			for b2.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
-			b2.sayEvent("client-hi", "presence-a", "2")
+			b2.sendEvent("client-hi", "presence-a", "2")
 			a.want("client-hi", "presence-a", "2")
 			a.silent()
 			b.conn.CloseNow()

@@ -200,7 +200,7 @@ func TestUserEventsReachTheUserAlone(t *testing.T) {
 	a, b := n.connect(), n.connect()
 	for id, c := range map[string]*client{"1": a, "2": b} {
 		user := fmt.Sprintf(`{"id":%q}`, id)
-		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+		c.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
 		c.Next()
 		c.join("#server-to-user-" + id)
 	}

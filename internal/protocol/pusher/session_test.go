@@ -41,7 +41,7 @@ func TestAnswersThatComeLateAreAnswers(t *testing.T) {
 	b.join("private-a")
 	n.trigger("made", "1", "", "private-a", "b", "c")
 	a.want("made", "private-a", "1")
-	a.sayEvent("client-x", "private-a", 2)
+	a.sendEvent("client-x", "private-a", 2)
 	b.want("made", "private-a", "1")
 	b.want("client-x", "private-a", "2")
 }
@@ -53,7 +53,7 @@ func TestRefusedPublicationsAreReported(t *testing.T) {
 	}
 	a := n.connect()
 	a.join("private-a")
-	a.sayEvent("client-x", "private-a", strings.Repeat("a", 300))
+	a.sendEvent("client-x", "private-a", strings.Repeat("a", 300))
 	if f := a.Next(); f.Event != "pusher:error" || !strings.Contains(f.text(), "too large") {
 		t.Errorf("%+v", f)
 	}
@@ -104,7 +104,7 @@ func TestUnsubscribedClientsGetNothing(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("orders")
-	a.sayEvent("pusher:unsubscribe", "", map[string]string{"channel": "orders"})
+	a.sendEvent("pusher:unsubscribe", "", map[string]string{"channel": "orders"})
 	a.silent()
 	n.trigger("made", "1", "", "orders")
 	a.silent()
@@ -118,7 +118,7 @@ func TestPrivateChannelsNeedASignature(t *testing.T) {
 	a := n.connect()
 	f := func(data map[string]string, ok bool) {
 		t.Helper()
-		a.sayEvent("pusher:subscribe", "", data)
+		a.sendEvent("pusher:subscribe", "", data)
 		got := a.Next()
 		if ok != (got.Event == "pusher_internal:subscription_succeeded") || !ok && (got.Event != "pusher:subscription_error" || !strings.Contains(got.text(), `"type":"AuthError"`)) {
 			t.Errorf("%v: %+v", data, got)
@@ -167,7 +167,7 @@ func TestWhatCannotBeReadIsAnswered(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	for _, text := range []string{"{", "[]", `{"event":"pusher:nothing"}`, `{"event":"pusher:subscribe","data":7}`, `{"event":"x"}`} {
-		a.say(text)
+		a.send(text)
 		if f := a.Next(); f.Event != "pusher:error" {
 			t.Errorf("%s: %+v", text, f)
 		}
@@ -183,18 +183,18 @@ func TestClientEvents(t *testing.T) {
 		c.join("public")
 		c.join("private-encrypted-a")
 	}
-	a.sayEvent("client-typing", "private-a", map[string]int{"at": 5})
+	a.sendEvent("client-typing", "private-a", map[string]int{"at": 5})
 	b.want("client-typing", "private-a", `{"at":5}`)
-	a.sayEvent("client-text", "private-a", "words")
+	a.sendEvent("client-text", "private-a", "words")
 	if f := b.want("client-text", "private-a", "words"); f.User != "" {
 		t.Errorf("user_id %q on a private channel", f.User)
 	}
-	a.say(`{"event":"client-nothing","channel":"private-a"}`)
+	a.send(`{"event":"client-nothing","channel":"private-a"}`)
 	b.want("client-nothing", "private-a", "null")
 	a.silent()
 	f := func(event, channel string, data any) {
 		t.Helper()
-		a.sayEvent(event, channel, data)
+		a.sendEvent(event, channel, data)
 		if got := a.Next(); got.Event != "pusher:error" || !strings.Contains(got.text(), "4301") {
 			t.Errorf("%s on %s: %+v", event, channel, got)
 		}
@@ -212,7 +212,7 @@ func TestClientEventsAreOffUnlessTheAppWantsThem(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	a.join("private-a")
-	a.sayEvent("client-a", "private-a", 1)
+	a.sendEvent("client-a", "private-a", 1)
 	if f := a.Next(); !strings.Contains(f.text(), "client_events") {
 		t.Errorf("%+v", f)
 	}
@@ -224,9 +224,9 @@ func TestClientEventsHaveARate(t *testing.T) {
 	a.join("private-a")
 	limited := 0
 	for range 50 {
-		a.sayEvent("client-a", "private-a", 1)
+		a.sendEvent("client-a", "private-a", 1)
 	}
-	a.say(`{"event":"pusher:ping"}`)
+	a.send(`{"event":"pusher:ping"}`)
 	for {
 		f := a.Next()
 		if f.Event == "pusher:pong" {
@@ -245,7 +245,7 @@ func TestClientsThatSendTooMuchAreDisconnected(t *testing.T) {
 	n := start(t, settings{cfg: pusher.Config{MaxSubscriptions: 10, MessageRate: 1}})
 	a := n.connect()
 	for range 21 {
-		a.say(`{"event":"pusher:ping"}`)
+		a.send(`{"event":"pusher:ping"}`)
 	}
 	for range 21 {
 		a.want("pusher:pong", "", "{}")
@@ -320,7 +320,7 @@ func TestEventsOfPrivateChannelsArePrivateElsewhere(t *testing.T) {
 	a, b := n.connect(), n.connect()
 	a.join("private-a")
 	b.join("private-a")
-	a.sayEvent("client-e", "private-a", 1)
+	a.sendEvent("client-e", "private-a", 1)
 	b.want("client-e", "private-a", "1")
 	if !private("private-a") {
 		t.Error("a client event on private-a is for everybody elsewhere")
@@ -332,7 +332,7 @@ func TestSignedInUsersAreReached(t *testing.T) {
 	a, b := n.connect(), n.connect()
 	const user = `{"id":"u: 1/ü"}`
 	for _, c := range []*client{a, b} {
-		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
+		c.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, user), "user_data": user})
 		f := c.Next()
 		var back struct {
 			UserData string `json:"user_data"`
@@ -359,7 +359,7 @@ func TestSignedInUsersAreReached(t *testing.T) {
 func TestTerminateReachesOtherNodes(t *testing.T) {
 	n, m := pair(t, settings{})
 	a := m.connect()
-	a.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, `{"id":1}`), "user_data": `{"id":1}`})
+	a.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, a.socket, `{"id":1}`), "user_data": `{"id":1}`})
 	if f := a.Next(); f.Event != "pusher:signin_success" {
 		t.Fatalf("%+v", f)
 	}
@@ -380,7 +380,7 @@ func TestNodesThatShareABrokerAreOne(t *testing.T) {
 	n.trigger("made", "words", b.socket, "private-a")
 	a.want("made", "private-a", "words")
 	b.want("made", "private-a", "1")
-	a.sayEvent("client-x", "private-a", map[string]int{"n": 1})
+	a.sendEvent("client-x", "private-a", map[string]int{"n": 1})
 	b.want("client-x", "private-a", `{"n":1}`)
 	a.silent()
 
@@ -411,7 +411,7 @@ func TestBadSigninIsTheEnd(t *testing.T) {
 	f := func(user, signed string) {
 		t.Helper()
 		c := n.connect()
-		c.sayEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, signed), "user_data": user})
+		c.sendEvent("pusher:signin", "", map[string]string{"auth": protocol.SignUser(appKey, appSecret, c.socket, signed), "user_data": user})
 		c.wantClose(4009)
 	}
 	f(`{"id":"1"}`, `{"id":"2"}`)
@@ -424,7 +424,7 @@ func TestSilentClientsArePingedAndClosed(t *testing.T) {
 	n := start(t, settings{cfg: pusher.Config{ActivityTimeout: hub.Duration(time.Second), PongTimeout: hub.Duration(time.Second)}})
 	a := n.connect()
 	a.want("pusher:ping", "", "{}")
-	a.say(`{"event":"pusher:pong","data":"{}"}`)
+	a.send(`{"event":"pusher:pong","data":"{}"}`)
 	a.want("pusher:ping", "", "{}")
 	a.wantClose(4201)
 	if n.server.Stats().Unanswered != 1 {

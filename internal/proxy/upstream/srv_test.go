@@ -14,7 +14,7 @@ import (
 // zone is the SRV records of every name; nil: the server does not answer.
 type zone struct{ records atomic.Pointer[[]SRV] }
 
-func (z *zone) say(all ...SRV) { z.records.Store(&all) }
+func (z *zone) set(all ...SRV) { z.records.Store(&all) }
 func (z *zone) hang()          { z.records.Store(nil) }
 
 func (z *zone) resolve(context.Context, string) ([]SRV, error) {
@@ -38,7 +38,7 @@ func (w *world) hosts() {
 func TestSRVRecordsSetTargetsAndWeights(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
-	z.say(service3...)
+	z.set(service3...)
 	served(t, w, z, Config{Name: "test", SRV: service}, func(t *testing.T, s *Set) {
 		c := s.Cluster("test")
 		got := tally(t, c, 4000)
@@ -56,7 +56,7 @@ func TestSRVRecordsSetTargetsAndWeights(t *testing.T) {
 func TestALowerPriorityPeerServesWhenNoOtherCan(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
-	z.say(service3...)
+	z.set(service3...)
 	served(t, w, z, Config{Name: "test", SRV: service, Outlier: OutlierConfig{Enabled: setting.Off}, Breaker: BreakerConfig{Enabled: setting.Off}}, func(t *testing.T, s *Set) {
 		c := s.Cluster("test")
 		// A request that failed at both of the first continues to the next ones, and
@@ -122,20 +122,20 @@ func TestSRVRecordsAreReadAgain(t *testing.T) {
 		if _, err := c.Pick(0, 0, nil); !errors.Is(err, ErrNoPeers) {
 			t.Errorf("%v", err)
 		}
-		z.say(service3...)
+		z.set(service3...)
 		f("tried again soon", 2*time.Second, "a.example:80", "b.example:81", "c.example:82", "c.example:82")
-		z.say(SRV{"b.example.", 81, 0, 0}, SRV{"b.example.", 82, 0, 0}, SRV{"b.example.", 81, 0, 0})
+		z.set(SRV{"b.example.", 81, 0, 0}, SRV{"b.example.", 82, 0, 0}, SRV{"b.example.", 81, 0, 0})
 		f("not before the interval", 20*time.Second, "a.example:80", "b.example:81", "c.example:82", "c.example:82")
 		f("others", 15*time.Second, "b.example:81", "b.example:82")
 		z.hang()
 		f("no answer changes nothing", 5*time.Minute, "b.example:81", "b.example:82")
-		z.say(SRV{"b.example.", 81, 0, 0}, SRV{"new.example.", 90, 0, 0})
+		z.set(SRV{"b.example.", 81, 0, 0}, SRV{"new.example.", 90, 0, 0})
 		f("a host that is not known yet", time.Minute, "b.example:81")
 		w.name("new.example", "10.0.0.9")
 		f("it is", time.Minute, "b.example:81", "new.example:90")
-		z.say(SRV{".", 0, 0, 0})
+		z.set(SRV{".", 0, 0, 0})
 		f("there is no such service", time.Minute)
-		z.say(SRV{"b.example.", 81, 0, 0}, SRV{"10.0.0.256", 1, 0, 0}, SRV{"a b.", 2, 0, 0}, SRV{"c.example", 0, 0, 0})
+		z.set(SRV{"b.example.", 81, 0, 0}, SRV{"10.0.0.256", 1, 0, 0}, SRV{"a b.", 2, 0, 0}, SRV{"c.example", 0, 0, 0})
 		f("records that make no sense", time.Minute, "b.example:81")
 		// A reload keeps what is known.
 		z.hang()
@@ -147,7 +147,7 @@ func TestSRVRecordsAreReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		f("without records", time.Minute, "10.1.1.1:80")
-		z.say(service3[0])
+		z.set(service3[0])
 		if err := s.Replace(t.Context(), []Config{{Name: "test", SRV: service}}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestSRVRecordsAreReadAgain(t *testing.T) {
 func TestWeightsOfZeroHaveASmallChance(t *testing.T) {
 	w, z := &world{}, &zone{}
 	w.hosts()
-	z.say(SRV{"a.example.", 80, 0, 1}, SRV{"b.example.", 80, 0, 0})
+	z.set(SRV{"a.example.", 80, 0, 1}, SRV{"b.example.", 80, 0, 0})
 	served(t, w, z, Config{Name: "test", SRV: service}, func(t *testing.T, s *Set) {
 		if got := tally(t, s.Cluster("test"), 1010); got["10.0.0.2:80"] != 10 {
 			t.Errorf("%v", got)

@@ -10,9 +10,9 @@ import (
 const (
 	// flushEvery is how long changes gather before they are sent to the other nodes.
 	flushEvery = 10 * time.Millisecond
-	// sayEvery is how often a node that has nothing new says so: a delta that was lost
+	// announceEvery is how often a node that has nothing new says so: a delta that was lost
 	// with nothing after it is found that way.
-	sayEvery = time.Second
+	announceEvery = time.Second
 	// syncTimeout is how long the next part of a whole is waited for.
 	syncTimeout = 2 * time.Second
 	// wishEvery is the least time between two wishes for the same whole.
@@ -55,14 +55,14 @@ type want struct {
 
 // A sender is what the goroutine of send keeps.
 type sender struct {
-	seq  uint64
-	said time.Time
-	ops  []op
+	seq       uint64
+	announced time.Time
+	ops       []op
 }
 
 // send sends the other nodes what changed, and those that requested it our whole state.
 func (p *Presence) send(ctx context.Context) {
-	ticker := time.NewTicker(sayEvery / 2)
+	ticker := time.NewTicker(announceEvery / 2)
 	defer ticker.Stop()
 	pause := time.NewTimer(time.Hour)
 	defer pause.Stop()
@@ -73,7 +73,7 @@ func (p *Presence) send(ctx context.Context) {
 		case <-p.wakeOut:
 		case now := <-ticker.C:
 			p.overdue(now)
-			if now.Sub(p.out.said) >= sayEvery {
+			if now.Sub(p.out.announced) >= announceEvery {
 				p.report("", appendHeader(nil, header{kind: msgAt, seq: p.out.seq}))
 			}
 			continue
@@ -95,7 +95,7 @@ func (p *Presence) send(ctx context.Context) {
 func (p *Presence) report(node string, msg []byte) {
 	var err error
 	if node == "" {
-		p.out.said = time.Now()
+		p.out.announced = time.Now()
 		err = p.bus.Broadcast(topic, msg)
 	} else {
 		err = p.bus.SendTo(node, topic, msg)

@@ -100,7 +100,7 @@ type session struct {
 	calls       int // not atomic: the race detector sees who calls
 }
 
-func (s *session) say(format string, a ...any) {
+func (s *session) sendf(format string, a ...any) {
 	b := fmt.Appendf(nil, format, a...)
 	if s.stream {
 		s.t.Write(append(b, '\n'))
@@ -132,15 +132,15 @@ func (s *session) Message(b []byte, binary bool) {
 	case "unsub":
 		s.t.Unsubscribe(&s.subs[rest].sub)
 		delete(s.subs, rest)
-		s.say("unsubscribed")
+		s.sendf("unsubscribed")
 	case "pub":
 		channel, text, _ := strings.Cut(rest, " ")
 		s.t.Publish(hub.Publication{Channel: channel, Data: []byte(text), Attributes: &hub.Attributes{Payload: hub.Text}}, func(_ hub.Position, err error) {
-			s.say("published %v", err)
+			s.sendf("published %v", err)
 		})
 	case "do":
-		if !s.t.Do(s.p.wait, func() { s.p.thens.Add(1); s.say("done") }) {
-			s.say("busy")
+		if !s.t.Do(s.p.wait, func() { s.p.thens.Add(1); s.sendf("done") }) {
+			s.sendf("busy")
 		}
 	case "timer":
 		s.t.SetTimer(time.Millisecond)
@@ -151,9 +151,9 @@ func (s *session) Message(b []byte, binary bool) {
 	case "close":
 		code, reason, _ := strings.Cut(rest, " ")
 		n, _ := strconv.Atoi(code)
-		s.say("closing")
+		s.sendf("closing")
 		s.t.Close(n, reason)
-		s.say("no client reads this")
+		s.sendf("no client reads this")
 	case "cut":
 		s.t.Cut()
 	case "flood":
@@ -163,19 +163,19 @@ func (s *session) Message(b []byte, binary bool) {
 			s.t.Send(frame)
 		}
 	case "who":
-		s.say("%v %q %v", s.t.Peer().Addr(), s.subprotocol, s.t.LastRead() <= s.t.Now())
+		s.sendf("%v %q %v", s.t.Peer().Addr(), s.subprotocol, s.t.LastRead() <= s.t.Now())
 	case "post":
 		t := s.t
-		go t.Post(func() { s.say("posted") })
+		go t.Post(func() { s.sendf("posted") })
 	default:
 		s.t.Send(websocket.AppendFrame(nil, websocket.OpText, b))
 	}
 }
 
-func (s *session) Pong()    { s.note(); s.say("pong") }
+func (s *session) Pong()    { s.note(); s.sendf("pong") }
 func (s *session) Drained() { s.note(); s.p.drained.Add(1) }
-func (s *session) Timer()   { s.note(); s.say("timer") }
-func (s *session) Drain()   { s.note(); s.say("bye"); s.t.Close(1012, "draining") }
+func (s *session) Timer()   { s.note(); s.sendf("timer") }
+func (s *session) Drain()   { s.note(); s.sendf("bye"); s.t.Close(1012, "draining") }
 func (s *session) Closed()  { s.calls++; s.p.closed.Add(1) }
 
 // Subject implements socket.Identified.
@@ -188,7 +188,7 @@ func (s *session) subscribe(channel string) {
 func (s *session) follow(f *follower) {
 	s.subs[f.channel] = f
 	if err := s.t.Subscribe(&f.sub, f, hub.SubscribeOptions{Channels: []string{f.channel}, All: f.all}); err != nil {
-		s.say("refused %v", err)
+		s.sendf("refused %v", err)
 	}
 }
 
@@ -201,12 +201,12 @@ type follower struct {
 	all     bool // the client is notified when it is live
 }
 
-func (f *follower) Start(hub.Positions) { f.s.note(); f.s.say("subscribed %s", f.channel) }
+func (f *follower) Start(hub.Positions) { f.s.note(); f.s.sendf("subscribed %s", f.channel) }
 
 func (f *follower) Live() {
 	f.s.note()
 	if f.all {
-		f.s.say("live %s", f.channel)
+		f.s.sendf("live %s", f.channel)
 	}
 }
 
@@ -222,8 +222,8 @@ func (f *follower) Deliver(b *hub.Batch) {
 	f.s.t.Deliver(b, format)
 }
 
-func (f *follower) Gap(hub.Gap)      { f.s.say("gap") }
-func (f *follower) Failed(err error) { f.s.say("failed %v", err) }
+func (f *follower) Gap(hub.Gap)      { f.s.sendf("gap") }
+func (f *follower) Failed(err error) { f.s.sendf("failed %v", err) }
 func (f *follower) Room() bool       { return !f.s.t.Stalled() }
 
 // wait is work that takes as long as the test says.

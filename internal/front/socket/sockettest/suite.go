@@ -79,7 +79,7 @@ func (f *Front) dial(t *testing.T, query string, subprotocols ...string) *client
 	return &client{t, c}
 }
 
-func (c *client) say(text string) {
+func (c *client) send(text string) {
 	c.t.Helper()
 	if err := c.Write(websocket.OpText, []byte(text)); err != nil {
 		c.t.Fatalf("say %q: %v", text, err)
@@ -102,7 +102,7 @@ func (c *client) want(text string) {
 
 func (c *client) ask(say, want string) {
 	c.t.Helper()
-	c.say(say)
+	c.send(say)
 	c.want(want)
 }
 
@@ -198,11 +198,11 @@ func subscriptions(t *testing.T, f *Front) {
 	a.ask("sub one", "subscribed one")
 	b.ask("sub one", "subscribed one")
 	b.ask("sub two", "subscribed two")
-	b.say("sub no:such")
+	b.send("sub no:such")
 	if s, err := b.read(); err != nil || !strings.HasPrefix(s, "refused ") {
 		t.Fatalf("%q, %v", s, err)
 	}
-	a.say("pub one first")
+	a.send("pub one first")
 	for got := range 2 {
 		if s, err := a.read(); err != nil || s != "first" && s != "published <nil>" {
 			t.Fatalf("%d: %q, %v", got, s, err)
@@ -328,7 +328,7 @@ func panics(t *testing.T, f *Front) {
 	a.want("hello")
 	c.want("hello")
 	b.closes(1011)
-	c.say("panic")
+	c.send("panic")
 	c.closes(1011)
 	a.ask("still here", "still here")
 	if n := f.Panics(); n != 2 {
@@ -346,7 +346,7 @@ func ends(t *testing.T, f *Front) {
 	}
 	c = f.dial(t, "")
 	c.ask("sub one", "subscribed one")
-	c.say("cut")
+	c.send("cut")
 	if s, err := c.read(); err == nil {
 		t.Errorf("after a cut: %q", s)
 	}
@@ -361,7 +361,7 @@ func ends(t *testing.T, f *Front) {
 func slowReaders(t *testing.T, f *Front) {
 	c := f.dial(t, "")
 	const frames = 100 // of 32 KiB: less than may wait
-	c.say(fmt.Sprint("flood ", frames))
+	c.send(fmt.Sprint("flood ", frames))
 	for i := range frames {
 		if s, err := c.read(); err != nil || len(s) != 32<<10 {
 			t.Fatalf("frame %d: %d bytes, %v", i, len(s), err)
@@ -369,7 +369,7 @@ func slowReaders(t *testing.T, f *Front) {
 	}
 	c.ask("hello", "hello")
 	trial.Eventually(t, "the session was notified that its queue is drained", func() bool { return f.drained.Load() > 0 })
-	c.say("flood 2000") // more than may wait, and the client does not read
+	c.send("flood 2000") // more than may wait, and the client does not read
 	f.Gone(t)
 }
 
@@ -408,7 +408,7 @@ func goneDuringWork(t *testing.T, f *Front) {
 	release := f.hold()
 	defer release()
 	c := f.dial(t, "")
-	c.say("do")
+	c.send("do")
 	c.ask("meanwhile", "meanwhile")
 	c.CloseNow()
 	f.Gone(t)

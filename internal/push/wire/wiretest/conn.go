@@ -84,9 +84,9 @@ func (c *Conn) Send(s string) {
 	}
 }
 
-// Say sends s with CRLF for each newline, and ignores a peer that does not read: for a
+// TrySend sends s with CRLF for each newline, and ignores a peer that does not read: for a
 // peer's goroutine.
-func (c *Conn) Say(s string) { _, _ = io.WriteString(c, CRLF(s)) }
+func (c *Conn) TrySend(s string) { _, _ = io.WriteString(c, CRLF(s)) }
 
 // Request reads one request, or reports that no whole one comes: for a peer's goroutine.
 func (c *Conn) Request() (req *http.Request, body string, ok bool) {

@@ -15,8 +15,8 @@ func TestBothEndsUnderstandEachOther(t *testing.T) {
 		if !ok {
 			return
 		}
-		c.Say(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: 1\n\n%d", n))
-		c.Say("HTTP/1.1 200 OK\n\n")
+		c.TrySend(fmt.Sprintf("HTTP/1.1 200 OK\nContent-Length: 1\n\n%d", n))
+		c.TrySend("HTTP/1.1 200 OK\n\n")
 		_, _ = fmt.Fprintf(c, "event: %s\ndata: %s\n\n", req.URL.Path, body)
 	})
 	for n := range 2 {
@@ -44,7 +44,7 @@ func TestFramesAreRead(t *testing.T) {
 		if _, _, ok := c.Request(); !ok {
 			return
 		}
-		c.Say("HTTP/1.1 101 Switching Protocols\n\n")
+		c.TrySend("HTTP/1.1 101 Switching Protocols\n\n")
 		var b []byte
 		for _, s := range []string{"", "short", long[:300], long} {
 			b = websocket.AppendFrame(b, websocket.OpText, []byte(s))
