@@ -199,7 +199,7 @@ func (x *index) update(ctx context.Context, s *readable, in info) error {
 	}
 	r := reader{s: s}
 	if s.opts.Load().Replicas > 1 {
-		if err := r.askLeader(ctx); err != nil {
+		if err := r.requestFromLeader(ctx); err != nil {
 			return err
 		}
 	}
@@ -278,7 +278,7 @@ func (b *Broker) Remove(ctx context.Context, ns *hub.Namespace, channel string) 
 // said to be gone and is still there does no harm.
 func (s *readable) remove(ctx context.Context, tok string) error {
 	r := reader{s: s, subject: s.log + tok}
-	if err := r.askLeader(ctx); err != nil || r.least == 0 {
+	if err := r.requestFromLeader(ctx); err != nil || r.least == 0 {
 		return err
 	}
 	in, err := s.info(ctx)
@@ -299,7 +299,7 @@ func (s *readable) remove(ctx context.Context, tok string) error {
 	}
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
-	answer, err := s.b.ask(ctx, &natsgo.Msg{Subject: s.into() + goneToken + tok, Data: []byte(mark.String())})
+	answer, err := s.b.requestWithRetry(ctx, &natsgo.Msg{Subject: s.into() + goneToken + tok, Data: []byte(mark.String())})
 	if err != nil {
 		return err
 	}

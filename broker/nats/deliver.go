@@ -562,7 +562,7 @@ func (s *storedLog) refused(ctx context.Context) error {
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
 	for {
-		_, err := s.b.ask(ctx, m)
+		_, err := s.b.requestWithRetry(ctx, m)
 		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil {
 			return err
 		}

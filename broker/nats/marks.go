@@ -191,7 +191,7 @@ func (b *connection) probe(ctx context.Context, subject string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	for n := 1; ; n++ {
-		_, err := b.ask(ctx, refusedOn(subject))
+		_, err := b.requestWithRetry(ctx, refusedOn(subject))
 		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil || n > 20 {
 			return err
 		}

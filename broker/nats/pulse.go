@@ -143,7 +143,7 @@ func (p *pulse) run() {
 			continue
 		}
 		p.sendHeartbeat(false)
-		p.ask()
+		p.probe()
 		if why := p.lost(time.Now()); why != "" && len(p.b.nc.Servers()) > 1 {
 			p.left = time.Now()
 			p.inVain = min(p.inVain+1, maxInVain)
@@ -169,8 +169,8 @@ func (p *pulse) forgetSent() {
 	p.mu.Unlock()
 }
 
-// ask sends to both leaders. It waits until one has answered or the next heartbeat is due.
-func (p *pulse) ask() {
+// probe sends to both leaders. It waits until one has answered or the next heartbeat is due.
+func (p *pulse) probe() {
 	ctx, cancel := context.WithTimeout(p.b.ctx, pulseEvery)
 	defer cancel()
 	var wg sync.WaitGroup

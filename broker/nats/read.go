@@ -356,17 +356,17 @@ func (b *connection) bound(ctx context.Context) (context.Context, context.Cancel
 	return ctx, func() { stop(); cancel(); lost(nil) }
 }
 
-// askEvery is how long after a try of a request the next one is made, if answers do not
+// requestEvery is how long after a try of a request the next one is made, if answers do not
 // take long themselves: who has just lost its leader, or its way to it, never answers.
 // Earlier ones keep waiting, because a busy server may answer late. maxRequests bounds them.
 const (
-	askEvery    = 250 * time.Millisecond
-	maxRequests = 24
+	requestEvery = 250 * time.Millisecond
+	maxRequests  = 24
 )
 
-// ask makes a request that may be made again, until it is answered or ctx ends. It is made again when a log has
+// requestWithRetry makes a request that may be made again, until it is answered or ctx ends. It is made again when a log has
 // another leader, too.
-func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
+func (b *connection) requestWithRetry(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, error) {
 	type answer struct {
 		m   *natsgo.Msg
 		err error
@@ -404,7 +404,7 @@ func (b *connection) ask(caller context.Context, m *natsgo.Msg) (*natsgo.Msg, er
 		if b.nc.Status() != natsgo.CONNECTED {
 			return nil, errDisconnected
 		}
-		wait.Reset(b.reads.patience(askEvery))
+		wait.Reset(b.reads.patience(requestEvery))
 		if tries == maxRequests {
 			continue
 		}
@@ -452,7 +452,7 @@ func (b *connection) requestAt(ctx context.Context, subject string, body, answer
 
 // requestOnce makes request q.
 func (b *connection) requestOnce(ctx context.Context, q *natsgo.Msg, answer any) error {
-	m, err := b.ask(ctx, q)
+	m, err := b.requestWithRetry(ctx, q)
 	if err != nil {
 		return err
 	}

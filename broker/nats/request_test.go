@@ -80,7 +80,7 @@ func TestElectionHasRequestsMadeAgain(t *testing.T) {
 	}
 	began, done := time.Now(), make(chan error, 1)
 	go func() {
-		_, err := b.ask(t.Context(), &natsgo.Msg{Subject: "api"})
+		_, err := b.requestWithRetry(t.Context(), &natsgo.Msg{Subject: "api"})
 		done <- err
 	}()
 	<-requests // which has no answer

@@ -294,11 +294,11 @@ func (s *readable) reader(ctx context.Context, tok string) (reader, error) {
 	if s.opts.Load().Replicas <= 1 {
 		return r, nil
 	}
-	return r, r.askLeader(ctx)
+	return r, r.requestFromLeader(ctx)
 }
 
-// askLeader sets what a replica must have.
-func (r *reader) askLeader(ctx context.Context) error {
+// requestFromLeader sets what a replica must have.
+func (r *reader) requestFromLeader(ctx context.Context) error {
 	subject := r.subject
 	if subject == "" {
 		subject = r.s.log + ">"
@@ -327,7 +327,7 @@ func (r *reader) next(ctx context.Context, since uint64, limit int) ([]stored, u
 			return nil, 0, fmt.Errorf("%w: a replica of %s is behind", hub.ErrUnavailable, r.s.name())
 		}
 		if try%5 == 0 { // or the newest message is no more
-			if err := r.askLeader(ctx); err != nil {
+			if err := r.requestFromLeader(ctx); err != nil {
 				return nil, 0, err
 			}
 		}

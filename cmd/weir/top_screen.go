@@ -145,7 +145,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 		if v.problem = err; !v.held && sn != nil {
 			v.snapshot = sn
 			if v.consumers() {
-				table.ask(ctx, topSorts[v.sort])
+				table.fetch(ctx, topSorts[v.sort])
 			}
 		}
 		return nil
@@ -174,7 +174,7 @@ func (f *topFlags) interactive(ctx context.Context, src *topSource, s *screen) e
 				return nil
 			}
 			if v.consumers() {
-				table.ask(ctx, topSorts[v.sort])
+				table.fetch(ctx, topSorts[v.sort])
 			}
 		}
 		show()
@@ -193,7 +193,7 @@ type consumerTable struct {
 	err    error
 }
 
-func (t *consumerTable) ask(ctx context.Context, sort string) {
+func (t *consumerTable) fetch(ctx context.Context, sort string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.asking {

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// ask sends one request to the admin listener; fields are "Name: value".
-func (g *gateway) ask(t *testing.T, path string, fields ...string) (*http.Response, []byte) {
+// fetch sends one request to the admin listener; fields are "Name: value".
+func (g *gateway) fetch(t *testing.T, path string, fields ...string) (*http.Response, []byte) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+g.AdminAddr().String()+path, nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func metricsParseAndAreFew(t *testing.T, loops int) {
 	g.publish(t, "news", "1")
 	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == 4 })
 	trial.Eventually(t, "the governor has looked", func() bool { return g.watching.watch.Governor.Snapshot().Seq > 0 })
-	res, body := g.ask(t, "/metrics")
+	res, body := g.fetch(t, "/metrics")
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(strings.NewReader(string(body)))
 	if err != nil || res.StatusCode != 200 {
@@ -118,7 +118,7 @@ type shown struct {
 
 func (g *gateway) connectionsOf(t *testing.T, query string) shown {
 	t.Helper()
-	res, body := g.ask(t, "/api/connections"+query)
+	res, body := g.fetch(t, "/api/connections"+query)
 	var v shown
 	if err := json.Unmarshal(body, &v); err != nil || res.StatusCode != 200 {
 		t.Fatalf("%d %s: %v", res.StatusCode, body, err)
@@ -163,7 +163,7 @@ func TestConnectionsAreSortedAndLimited(t *testing.T) {
 	}
 	f := func(query, says string) {
 		t.Helper()
-		if res, body := g.ask(t, "/api/connections"+query); res.StatusCode != 400 || !strings.Contains(string(body), says) {
+		if res, body := g.fetch(t, "/api/connections"+query); res.StatusCode != 400 || !strings.Contains(string(body), says) {
 			t.Errorf("%s: %d %s, want 400 about %s", query, res.StatusCode, body, says)
 		}
 	}
@@ -177,7 +177,7 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 	g := start(t, nil)
 	f := func(path, says string) {
 		t.Helper()
-		if res, body := g.ask(t, path); res.StatusCode != 200 || !strings.Contains(string(body), says) {
+		if res, body := g.fetch(t, path); res.StatusCode != 200 || !strings.Contains(string(body), says) {
 			t.Errorf("%s: %d %.200s, want %q in it", path, res.StatusCode, body, says)
 		}
 	}
@@ -187,7 +187,7 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 	f("/api/info", fmt.Sprintf(`"listen": %q`, g.Addr()))
 	f("/api/tune", `"profile": "gateway"`)
 	f("/api/tune?profile=bench", `"knob": "net.core.somaxconn"`)
-	if res, body := g.ask(t, "/api/tune?profile=fast"); res.StatusCode != 400 || !strings.Contains(string(body), "low-latency") {
+	if res, body := g.fetch(t, "/api/tune?profile=fast"); res.StatusCode != 400 || !strings.Contains(string(body), "low-latency") {
 		t.Errorf("/api/tune?profile=fast: %d %s, want 400 with the profiles", res.StatusCode, body)
 	}
 	if res, body := g.do(t, "POST", "/api/observe?seconds=31", ""); res.StatusCode != 400 || !strings.Contains(string(body), "1..30") {
@@ -217,7 +217,7 @@ func TestAdminShowsWhatRuns(t *testing.T) {
 	}
 	f("/debug/pprof/", "goroutine")
 	f("/debug/pprof/goroutine?debug=1", "goroutine profile")
-	if _, body := g.ask(t, "/api/info"); strings.Contains(string(body), testKey) {
+	if _, body := g.fetch(t, "/api/info"); strings.Contains(string(body), testKey) {
 		t.Error("/api/info shows a key")
 	}
 }
@@ -227,7 +227,7 @@ func TestAdminIsNotForWebPages(t *testing.T) {
 	f := func(status int, fields ...string) {
 		t.Helper()
 		for _, path := range []string{"/metrics", "/api/info", "/debug/pprof/"} {
-			res, _ := g.ask(t, path, fields...)
+			res, _ := g.fetch(t, path, fields...)
 			if res.StatusCode != status {
 				t.Errorf("%s %v: %d, want %d", path, fields, res.StatusCode, status)
 			}

@@ -42,7 +42,7 @@ func TestAnAlertReachesItsWebhook(t *testing.T) {
 		break
 	}
 	trial.Eventually(t, "it is counted", func() bool {
-		_, body := g.ask(t, "/metrics")
+		_, body := g.fetch(t, "/metrics")
 		return strings.Contains(string(body), `weir_alert_webhook_deliveries_total{result="sent",webhook="duty"}`) &&
 			!strings.Contains(string(body), `weir_alert_webhook_deliveries_total{result="sent",webhook="duty"} 0`)
 	})

@@ -38,7 +38,7 @@ var (
 	present   = []string{"Retry-After"}
 )
 
-func (p played) ask(t *testing.T, c *http.Client, url string) outcome {
+func (p played) request(t *testing.T, c *http.Client, url string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
 	defer cancel()
@@ -151,7 +151,7 @@ func TestAllVersionsAnswerAndCountAlike(t *testing.T) {
 					c = overHTTP3(t, pool)
 				}
 				for _, p := range requests {
-					answers[i] = append(answers[i], p.ask(t, c, g.URL()))
+					answers[i] = append(answers[i], p.request(t, c, g.URL()))
 				}
 				c.CloseIdleConnections()
 				trial.Eventually(t, "the streams to be gone", func() bool {

@@ -136,7 +136,7 @@ func TestAnEventSourceIsNotifiedThatItsTokenHasExpired(t *testing.T) {
 		}
 		f := func(method, path, token, accept string) {
 			t.Helper()
-			if res := p.ask(t, method, path+token, "{}", "", origin, "Accept", accept); res.StatusCode != 401 {
+			if res := p.request(t, method, path+token, "{}", "", origin, "Accept", accept); res.StatusCode != 401 {
 				t.Errorf("%s %s %s with %s: %d, want 401", version, method, path, accept, res.StatusCode)
 			}
 		}

@@ -41,7 +41,7 @@ type paged struct {
 	client *http.Client
 }
 
-func (p paged) ask(t *testing.T, method, path, body, host, origin string, fields ...string) *http.Response {
+func (p paged) request(t *testing.T, method, path, body, host, origin string, fields ...string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), trial.Patience)
 	req, err := http.NewRequestWithContext(ctx, method, p.url+path, strings.NewReader(body))
@@ -98,7 +98,7 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 			const line = `origin=http://localhost:3000 `
 			for _, a := range requests {
 				for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:5173", "https://[::1]"} {
-					res := p.ask(t, a.method, a.path, a.body, "", origin, a.fields...)
+					res := p.request(t, a.method, a.path, a.body, "", origin, a.fields...)
 					h := res.Header
 					if res.StatusCode >= 300 || res.StatusCode != 101 && h.Get("Access-Control-Allow-Origin") != origin || h.Get("Access-Control-Allow-Credentials") != "" {
 						t.Errorf("%s %s from %s: %d %v", a.method, a.path, origin, res.StatusCode, h)
@@ -114,12 +114,12 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 					if host == "" {
 						origin = "null"
 					}
-					res := p.ask(t, a.method, a.path, a.body, host, origin, a.fields...)
+					res := p.request(t, a.method, a.path, a.body, host, origin, a.fields...)
 					if res.StatusCode != 403 || res.Header.Get("Access-Control-Allow-Origin") != "" {
 						t.Errorf("%s %s from %s to %q: %d %v, want 403", a.method, a.path, origin, host, res.StatusCode, res.Header)
 					}
 				}
-				if res := p.ask(t, a.method, a.path, a.body, "", "http://localhost:3000", append([]string{"X-Forwarded-For", "192.0.2.1"}, a.fields...)...); res.StatusCode != 403 {
+				if res := p.request(t, a.method, a.path, a.body, "", "http://localhost:3000", append([]string{"X-Forwarded-For", "192.0.2.1"}, a.fields...)...); res.StatusCode != 403 {
 					t.Errorf("%s %s through a proxy: %d, want 403", a.method, a.path, res.StatusCode)
 				}
 			}
@@ -128,12 +128,12 @@ func TestPagesOnLoopbackMayConnectToEveryProtocol(t *testing.T) {
 				t.Errorf("logged %s", text)
 			}
 			// Rules of a route's and of an app's own.
-			p.ask(t, "GET", "/books", "", "", "https://other.example")
+			p.request(t, "GET", "/books", "", "", "https://other.example")
 			if text := log.String(); !strings.Contains(text, "origin=https://other.example") || !strings.Contains(text, `cors.allowed_origins of the route`) {
 				t.Errorf("logged %s", text)
 			}
 			if version == "HTTP/1.1" {
-				p.ask(t, "GET", "/app/app-key?protocol=7", "", "", "https://third.example", socket...)
+				p.request(t, "GET", "/app/app-key?protocol=7", "", "", "https://third.example", socket...)
 				if text := log.String(); !strings.Contains(text, "origin=https://third.example") || !strings.Contains(text, "pusher.apps") {
 					t.Errorf("logged %s", text)
 				}

@@ -155,7 +155,7 @@ func TestAReloadSetsTheAllowedOrigins(t *testing.T) {
 	ask := func(want int) {
 		t.Helper()
 		for name, c := range map[string]paged{"loops": {g.gateway, http.DefaultClient}, "net/http": {g.gateway, overHTTP2(t, nil)}} {
-			res := c.ask(t, "GET", "/sse?channel=a", "", g.Addr().String(), "https://app.example.com")
+			res := c.request(t, "GET", "/sse?channel=a", "", g.Addr().String(), "https://app.example.com")
 			if res.StatusCode != want {
 				t.Errorf("%s: %d, want %d", name, res.StatusCode, want)
 			}

@@ -28,7 +28,7 @@ func TestInfoShowsWhatTheKernelMadeOfSocketOptions(t *testing.T) {
 					Effective                          any
 				}
 			}
-			res, body := g.ask(t, "/api/info")
+			res, body := g.fetch(t, "/api/info")
 			if err := json.Unmarshal(body, &v); err != nil || res.StatusCode != 200 || v.Engine != engine {
 				t.Fatalf("%d %s: %v", res.StatusCode, body, err)
 			}

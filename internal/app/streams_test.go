@@ -40,7 +40,7 @@ func (g *gateway) sse2(t *testing.T, c *http.Client, query, last string) *stream
 
 func (g *gateway) listed(t *testing.T, query string) *admin.Connections {
 	t.Helper()
-	res, body := g.ask(t, "/api/connections"+query)
+	res, body := g.fetch(t, "/api/connections"+query)
 	v := &admin.Connections{}
 	if err := json.Unmarshal(body, v); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("%d %s: %v", res.StatusCode, body, err)
@@ -96,16 +96,16 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	if other < 0 || !slices.Equal(all[other].Channels, []string{"b", "a"}) || all[other].Peer != all[0].Peer {
 		t.Fatalf("%+v", all)
 	}
-	res, body := g.ask(t, "/api/connections/"+all[0].ID)
+	res, body := g.fetch(t, "/api/connections/"+all[0].ID)
 	var d admin.ConnectionDetail
 	if err := json.Unmarshal(body, &d); err != nil || res.StatusCode != http.StatusOK || !strings.HasPrefix(d.Subject, "slow") || !d.HTTP2 || !d.Stalled || d.Open <= 0 {
 		t.Errorf("%d %s: %v", res.StatusCode, body, err)
 	}
 	snap := &admin.Snapshot{}
-	if _, body := g.ask(t, "/api/snapshot"); json.Unmarshal(body, snap) != nil || len(snap.Slowest) != 3 || snap.Slowest[0].ID != all[0].ID || snap.Lag.Subscribers != 3 || snap.Lag.Lagging != 1 {
+	if _, body := g.fetch(t, "/api/snapshot"); json.Unmarshal(body, snap) != nil || len(snap.Slowest) != 3 || snap.Slowest[0].ID != all[0].ID || snap.Lag.Subscribers != 3 || snap.Lag.Lagging != 1 {
 		t.Errorf("snapshot: %+v, %+v", snap.Slowest, snap.Lag)
 	}
-	if res, _ := g.ask(t, "/api/connections/18446744073709551615"); res.StatusCode != http.StatusNotFound {
+	if res, _ := g.fetch(t, "/api/connections/18446744073709551615"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("one that is not there: %d", res.StatusCode)
 	}
 	g.order(t, "/api/connections/"+all[other].ID+"/disconnect", http.StatusNoContent)

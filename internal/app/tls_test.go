@@ -106,7 +106,7 @@ func TestTheWholeGatewaySpeaksTLS(t *testing.T) {
 			t.Errorf("websocket: %v %.200q", err, b)
 		}
 	}
-	if _, body := g.ask(t, "/metrics"); !strings.Contains(string(body), `weir_tls_handshakes_total{outcome="full"} `) ||
+	if _, body := g.fetch(t, "/metrics"); !strings.Contains(string(body), `weir_tls_handshakes_total{outcome="full"} `) ||
 		!strings.Contains(string(body), `weir_tls_handshakes_total{outcome="revoked"} 0`) || !strings.Contains(string(body), `weir_tls_revoked_closes_total 0`) {
 		t.Error("no metrics of handshakes")
 	}

@@ -66,7 +66,7 @@ func TestAReloadReadsTheCertificatesForUpstreamsAnew(t *testing.T) {
 		t.Errorf("a broken file: %v", err)
 	}
 	f("2")
-	if _, b := g.ask(t, "/metrics"); !strings.Contains(string(b), `weir_upstream_tls_handshakes_total{cluster="shop",result="full"} `) {
+	if _, b := g.fetch(t, "/metrics"); !strings.Contains(string(b), `weir_upstream_tls_handshakes_total{cluster="shop",result="full"} `) {
 		t.Errorf("the handshakes are not shown: %s", b)
 	}
 }

@@ -104,7 +104,7 @@ func TestSnapshotShowsWhatHappens(t *testing.T) {
 		t.Errorf("governor %+v", s.Governor)
 	}
 	var vars struct{ Weir admin.Snapshot }
-	_, body := g.ask(t, "/debug/vars")
+	_, body := g.fetch(t, "/debug/vars")
 	if err := json.Unmarshal(body, &vars); err != nil || vars.Weir.Traffic.Delivered != 120 || !bytes.Contains(body, []byte(`"memstats"`)) {
 		t.Errorf("expvar: %v, delivered %d", err, vars.Weir.Traffic.Delivered)
 	}
@@ -241,7 +241,7 @@ func TestAConnectionIsDescribedAndDisconnected(t *testing.T) {
 		t.Errorf("the socket ends with %d", code)
 	}
 	trial.Eventually(t, "both are gone", func() bool { return g.push.Stats().SSE == 0 && g.push.Stats().WebSocket == 0 })
-	if _, body := g.ask(t, "/metrics"); !bytes.Contains(body, []byte(`weir_subscribers_closed_total{reason="operator"} 2`)) {
+	if _, body := g.fetch(t, "/metrics"); !bytes.Contains(body, []byte(`weir_subscribers_closed_total{reason="operator"} 2`)) {
 		t.Error("it is not counted")
 	}
 	f := func(method, id string, status int) {
@@ -287,7 +287,7 @@ func TestChannelsAreListedWithTheirMessages(t *testing.T) {
 	f("?sort=messages", "orders:eu/1", "news")
 	f("?sort=name&limit=1", "news")
 	for _, query := range []string{"?sort=age", "?limit=0", "?limit=x"} {
-		if res, _ := g.ask(t, "/api/channels"+query); res.StatusCode != 400 {
+		if res, _ := g.fetch(t, "/api/channels"+query); res.StatusCode != 400 {
 			t.Errorf("%s: %d", query, res.StatusCode)
 		}
 	}
@@ -308,7 +308,7 @@ func TestChannelsAreListedWithTheirMessages(t *testing.T) {
 		if !strings.Contains(path, "/messages") {
 			path += "/messages"
 		}
-		if res, body := g.ask(t, "/api/channels/"+path); res.StatusCode != status {
+		if res, body := g.fetch(t, "/api/channels/"+path); res.StatusCode != status {
 			t.Errorf("%s: %d %s", path, res.StatusCode, body)
 		}
 	}
@@ -426,7 +426,7 @@ func TestAMessageIsTracedToItsSockets(t *testing.T) {
 	f(`{"channel":"a","timeout_seconds":-1}`, 400)
 	f(`{"chanel":"a"}`, 400)
 	f("{\"channel\":\"a\",\"data\":\"\xff\"}", 400)
-	if res, _ := g.ask(t, "/api/trace/unknown"); res.StatusCode != 404 {
+	if res, _ := g.fetch(t, "/api/trace/unknown"); res.StatusCode != 404 {
 		t.Errorf("an unknown trace: %d", res.StatusCode)
 	}
 	for range 8 {
@@ -512,7 +512,7 @@ func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
 	})
 	last := map[string]float64{}
 	for range 6 {
-		_, body := g.ask(t, "/metrics")
+		_, body := g.fetch(t, "/metrics")
 		for _, name := range []string{"weir_messages_delivered_total", "weir_sends_total", "weir_delivery_seconds_count", "weir_loop_tick_seconds_count", "weir_loop_busy_seconds_total"} {
 			v := value(t, body, name)
 			if v < last[name] {
@@ -525,7 +525,7 @@ func TestScrapesWhileAThousandConnectionsAreBusy(t *testing.T) {
 	close(stop)
 	publisher.Wait()
 	trial.Eventually(t, "all have it", func() bool { return g.hub.Stats().Delivered == published*1000 })
-	_, body := g.ask(t, "/metrics")
+	_, body := g.fetch(t, "/metrics")
 	if v := value(t, body, "weir_messages_delivered_total"); v != float64(published*1000) {
 		t.Errorf("%v delivered of %d to 1,000", v, published)
 	}

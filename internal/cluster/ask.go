@@ -170,9 +170,9 @@ func (c *questions) send(nodes []string, only string, id uint64, topic string, d
 	case only == c.self || (only == "" && len(nodes) == 1):
 		return nil
 	case only != "":
-		return c.bus.SendTo(only, askTopic, msg)
+		return c.bus.SendTo(only, requestTopic, msg)
 	default:
-		return c.bus.Broadcast(askTopic, msg)
+		return c.bus.Broadcast(requestTopic, msg)
 	}
 }
 

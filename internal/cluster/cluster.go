@@ -113,7 +113,7 @@ type Stats struct {
 	Joined    uint64 // nodes that came, this one not included
 	Gone      uint64 // nodes that went, in order or not
 	Expired   uint64 // of those, the ones whose lease ended
-	Asked     uint64 // questions asked, one for each node
+	Requested uint64 // questions asked, one for each node
 	Answered  uint64 // of those, answered
 	Served    uint64 // questions of other nodes and our own that were answered here
 	Refused   uint64 // questions not answered here because too many were at work
@@ -319,7 +319,7 @@ func (c *Cluster) Stats() Stats {
 	c.mu.Unlock()
 	return Stats{
 		Nodes: nodes, Joined: c.joined.Load(), Gone: c.gone.Load(), Expired: c.expired.Load(),
-		Asked: c.requested.Load(), Answered: c.answered.Load(), Served: c.served.Load(),
+		Requested: c.requested.Load(), Answered: c.answered.Load(), Served: c.served.Load(),
 		Refused: c.refused.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 const (
 	heartbeatTopic = "cluster.beat"
-	askTopic       = "cluster.ask"
+	requestTopic   = "cluster.ask"
 	replyTopic     = "cluster.reply"
 
 	maxStatsBytes = 32 << 10
@@ -83,7 +83,7 @@ func (c *Cluster) listen() (stop func(), err error) {
 			f()
 		}
 	}
-	for topic, f := range map[string]func(string, []byte){heartbeatTopic: c.onHeartbeat, askTopic: c.onAsk, replyTopic: c.onReply} {
+	for topic, f := range map[string]func(string, []byte){heartbeatTopic: c.onHeartbeat, requestTopic: c.onAsk, replyTopic: c.onReply} {
 		s, err := c.bus.Listen(topic, f)
 		if err != nil {
 			stop()

@@ -320,8 +320,8 @@ func (ws *wants) remove(i int) {
 	ws.n.Store(int32(len(ws.list)))
 }
 
-// ask adds a want; drop takes it back.
-func (p *Probe) ask(w *want) {
+// follow adds a want; drop takes it back.
+func (p *Probe) follow(w *want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ws := &p.wants; w.trace != nil && len(ws.list) >= maxWants { // those whose publish was refused are left

@@ -77,7 +77,7 @@ func (t *tracer) begin(req *admin.TraceRequest) (*admin.Trace, error) {
 		return nil, err
 	}
 	x.timer = time.AfterFunc(patience, func() { t.expire(x) })
-	t.probe.ask(x.want)
+	t.probe.follow(x.want)
 	if data != nil {
 		t.hub.Publish(hub.Publication{Channel: req.Channel, Data: data}, func(_ hub.Position, err error) {
 			if err != nil {

@@ -186,7 +186,7 @@ func (m *Model) Decide(by Protocol, op Op, channel string, c Caller) Verdict {
 	case Publish:
 		return q.publish()
 	default:
-		return q.ask(op)
+		return q.decideRead(op)
 	}
 }
 
@@ -405,8 +405,8 @@ func (q *question) publish() Verdict {
 	return Refused
 }
 
-// ask decides on presence and history.
-func (q *question) ask(op Op) Verdict {
+// decideRead decides on presence and history.
+func (q *question) decideRead(op Op) Verdict {
 	switch q.by {
 	case Native, Hold:
 		return Refused // they have no such call; resuming is a part of reading
@@ -421,7 +421,7 @@ func (q *question) ask(op Op) Verdict {
 		}
 		return Refused
 	case Pusher, PusherAPI:
-		return q.askApplication(op)
+		return q.decideApplication(op)
 	}
 	if !q.right(op) {
 		return Refused
@@ -437,9 +437,9 @@ func (q *question) ask(op Op) Verdict {
 	return Public
 }
 
-// askApplication decides on presence and history for an application: members see each
+// decideApplication decides on presence and history for an application: members see each
 // other, and its server sees all.
-func (q *question) askApplication(op Op) Verdict {
+func (q *question) decideApplication(op Op) Verdict {
 	member := q.by == Pusher && q.Proof && op == Presence && q.class == Signed
 	if q.m.cfg.Pusher[q.ns.Name] && q.class != Recording && q.spelled() && (q.by == PusherAPI && q.Server || member) {
 		return Full

@@ -327,7 +327,7 @@ type forwardQuery struct {
 func (q *forwardQuery) Do(ctx context.Context) *Decision {
 	defer q.f.pending.Add(-1)
 	if !q.cacheable {
-		return q.f.ask(ctx, q)
+		return q.f.sendSubrequest(ctx, q)
 	}
 	f := q.f
 	f.mu.Lock()
@@ -346,12 +346,12 @@ func (q *forwardQuery) Do(ctx context.Context) *Decision {
 		f.mu.Unlock()
 		close(fl.done)
 	}()
-	fl.decision = f.ask(ctx, q)
+	fl.decision = f.sendSubrequest(ctx, q)
 	return fl.decision
 }
 
-// ask sends the subrequest.
-func (f *Forward) ask(ctx context.Context, q *forwardQuery) *Decision {
+// sendSubrequest sends the subrequest.
+func (f *Forward) sendSubrequest(ctx context.Context, q *forwardQuery) *Decision {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(f.cfg.Timeout))
 	defer cancel()
 	began := time.Now()

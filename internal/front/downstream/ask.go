@@ -20,10 +20,10 @@ import (
 	"github.com/weir-gateway/weir/websocket"
 )
 
-// ask is a request for an endpoint of a protocol's, as the protocol sees it. It has an
+// mountedRequest is a request for an endpoint of a protocol's, as the protocol sees it. It has an
 // end of its own, so that who holds it for too long does not get at the next request.
-type ask struct {
-	asked
+type mountedRequest struct {
+	requestView
 	seq uint32
 	ep  *endpoint
 	// raw is the head in the input; nil once the head lasts.
@@ -34,11 +34,11 @@ type ask struct {
 	identity *auth.Identity
 }
 
-var _ socket.Request = (*ask)(nil)
+var _ socket.Request = (*mountedRequest)(nil)
 
 // serveMounted lets a protocol serve r.
 func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
-	a := &ask{asked: asked{r}, seq: r.seq, ep: ep, raw: r.h.loopState.raw}
+	a := &mountedRequest{requestView: requestView{r}, seq: r.seq, ep: ep, raw: r.h.loopState.raw}
 	r.h.loopState.raw = nil
 	h := r.h
 	serve(a)
@@ -49,11 +49,11 @@ func serveMounted(r *request, ep *endpoint, serve socket.Handler) {
 }
 
 // live reports whether the request waits for its answer, and its client is connected.
-func (a *ask) live() bool { return a.r.seq == a.seq && !a.r.c.Closing() }
+func (a *mountedRequest) live() bool { return a.r.seq == a.seq && !a.r.c.Closing() }
 
 // later makes what the client said last until the answer, which does not come in this
 // call, and the connection wait for it.
-func (a *ask) later() {
+func (a *mountedRequest) later() {
 	r := a.r
 	if a.waiting {
 		return
@@ -69,7 +69,7 @@ func (a *ask) later() {
 }
 
 // resume runs f, which was waited for, if the request still waits. A panic ends the client.
-func (a *ask) resume(f func()) {
+func (a *mountedRequest) resume(f func()) {
 	if !a.live() {
 		return
 	}
@@ -83,46 +83,46 @@ func (a *ask) resume(f func()) {
 	f()
 }
 
-// asked is what the client requested: the part of a socket.Request that is to read.
-type asked struct{ r *request }
+// requestView is what the client requested: the part of a socket.Request that is to read.
+type requestView struct{ r *request }
 
 // Method implements socket.Request.
-func (a asked) Method() string { return a.r.method }
+func (a requestView) Method() string { return a.r.method }
 
 // Path implements socket.Request.
-func (a asked) Path() string { return string(a.r.head.Path) }
+func (a requestView) Path() string { return string(a.r.head.Path) }
 
 // Query implements socket.Request.
-func (a asked) Query() string { return string(a.r.head.Query) }
+func (a requestView) Query() string { return string(a.r.head.Query) }
 
 // Header implements socket.Request.
-func (a asked) Header(name string) string { return string(a.r.header(name)) }
+func (a requestView) Header(name string) string { return string(a.r.header(name)) }
 
 // Body implements socket.Request.
-func (a asked) Body() []byte { return a.r.body }
+func (a requestView) Body() []byte { return a.r.body }
 
 // Secure implements socket.Request.
-func (a asked) Secure() bool { return a.r.c.Filtered() }
+func (a requestView) Secure() bool { return a.r.c.Filtered() }
 
 // Host implements socket.Request.
-func (a asked) Host() string { return string(a.r.head.Host) }
+func (a requestView) Host() string { return string(a.r.head.Host) }
 
 // Origin implements socket.Request.
-func (a asked) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
+func (a requestView) Origin() (string, auth.Access) { return string(a.r.origin), a.r.access }
 
 // AdmitPage implements socket.Request.
-func (a asked) AdmitPage() bool { return a.r.admitPage() }
+func (a requestView) AdmitPage() bool { return a.r.admitPage() }
 
 // LogRefusedOrigin implements socket.Request.
-func (a asked) LogRefusedOrigin(hint string) {
+func (a requestView) LogRefusedOrigin(hint string) {
 	a.r.h.loopState.srv.auth.LogRefusedOrigin(a.r.page(), a.r.head.Path, hint)
 }
 
 // Peer implements socket.Request.
-func (a asked) Peer() netip.AddrPort { return a.r.c.Peer() }
+func (a requestView) Peer() netip.AddrPort { return a.r.c.Peer() }
 
 // HeartbeatInterval implements socket.Request.
-func (a asked) HeartbeatInterval(every time.Duration) time.Duration {
+func (a requestView) HeartbeatInterval(every time.Duration) time.Duration {
 	d, bad := a.r.maxBackoff()
 	if bad != nil {
 		return every // the protocols have errors of their own
@@ -132,7 +132,7 @@ func (a asked) HeartbeatInterval(every time.Duration) time.Duration {
 }
 
 // Identify implements socket.Request.
-func (a *ask) Identify(then func(*auth.Identity)) {
+func (a *mountedRequest) Identify(then func(*auth.Identity)) {
 	if !a.live() {
 		return
 	}
@@ -153,7 +153,7 @@ func (a *ask) Identify(then func(*auth.Identity)) {
 }
 
 // Do implements socket.Request.
-func (a *ask) Do(work func(ctx context.Context), then func()) {
+func (a *mountedRequest) Do(work func(ctx context.Context), then func()) {
 	if !a.live() {
 		return
 	}
@@ -165,18 +165,18 @@ func (a *ask) Do(work func(ctx context.Context), then func()) {
 }
 
 // Publish implements socket.Request.
-func (a *ask) Publish(p hub.Publication, done func(hub.Position, error)) {
+func (a *mountedRequest) Publish(p hub.Publication, done func(hub.Position, error)) {
 	a.publish(done, func(done func(hub.Position, error)) { a.r.h.loopState.srv.push.PublishFor(a.r.c, p, done) })
 }
 
 // PublishTopics implements socket.Request.
-func (a *ask) PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error)) {
+func (a *mountedRequest) PublishTopics(topics []string, p hub.Publication, done func(hub.Position, error)) {
 	a.publish(done, func(done func(hub.Position, error)) {
 		a.r.h.loopState.srv.push.PublishTopicsFor(a.r.c, topics, p, done)
 	})
 }
 
-func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Position, error))) {
+func (a *mountedRequest) publish(done func(hub.Position, error), publish func(func(hub.Position, error))) {
 	if !a.live() {
 		return
 	}
@@ -195,7 +195,7 @@ func (a *ask) publish(done func(hub.Position, error), publish func(func(hub.Posi
 }
 
 // Answer implements socket.Request.
-func (a *ask) Answer(status int, contentType string, body []byte, fields ...socket.Field) {
+func (a *mountedRequest) Answer(status int, contentType string, body []byte, fields ...socket.Field) {
 	if !a.live() {
 		return
 	}
@@ -223,14 +223,14 @@ func appendFields(b []byte, fields []socket.Field) []byte {
 }
 
 // Fail implements socket.Request.
-func (a *ask) Fail(e *wire.Error) {
+func (a *mountedRequest) Fail(e *wire.Error) {
 	if a.live() {
 		a.r.fail(e)
 	}
 }
 
 // Away implements socket.Request.
-func (a *ask) Away(stream bool) {
+func (a *mountedRequest) Away(stream bool) {
 	switch {
 	case !a.live():
 	case stream:
@@ -241,7 +241,7 @@ func (a *ask) Away(stream bool) {
 }
 
 // WebSocket implements socket.Request.
-func (a *ask) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
+func (a *mountedRequest) WebSocket(o socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
 	if !a.live() {
 		return
 	}
@@ -270,7 +270,7 @@ func shortened(reason string) string {
 }
 
 // extend has extensions decide on the client, and on channels that it subscribes to at once.
-func extend(a *ask, channels []string, user string, allowed func(), refused func(*authz.Decision)) {
+func extend(a *mountedRequest, channels []string, user string, allowed func(), refused func(*authz.Decision)) {
 	var id *auth.Identity
 	if user != "" {
 		id = &auth.Identity{Subject: user}
@@ -295,7 +295,7 @@ func extend(a *ask, channels []string, user string, allowed func(), refused func
 }
 
 // upgrade completes a handshake that was checked before.
-func upgrade(a *ask, o *socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
+func upgrade(a *mountedRequest, o *socket.WebSocketOptions, open func(socket.Transport) socket.Session) {
 	r := a.r
 	key, bad := r.handshake(o.AnyOrigin)
 	if bad != nil {
@@ -322,7 +322,7 @@ func upgrade(a *ask, o *socket.WebSocketOptions, open func(socket.Transport) soc
 }
 
 // Stream implements socket.Request.
-func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.Session) {
+func (a *mountedRequest) Stream(o socket.StreamOptions, open func(socket.Transport) socket.Session) {
 	if !a.live() {
 		return
 	}
@@ -344,7 +344,7 @@ func (a *ask) Stream(o socket.StreamOptions, open func(socket.Transport) socket.
 }
 
 // Subscribe implements socket.Request.
-func (a *ask) Subscribe(s *socket.Subscription) {
+func (a *mountedRequest) Subscribe(s *socket.Subscription) {
 	if !a.live() {
 		return
 	}
@@ -361,7 +361,7 @@ func (a *ask) Subscribe(s *socket.Subscription) {
 }
 
 // subscribe starts a stream of events that is allowed.
-func subscribe(a *ask, s *socket.Subscription) {
+func subscribe(a *mountedRequest, s *socket.Subscription) {
 	r := a.r
 	sub := &push.Subscription{Identity: s.Identity, Fields: append(r.fields(), fieldLines(s.Fields)...), Accept: r.header("Accept-Encoding"),
 		Custom: s, Protocol: a.ep.protocol, Chunked: r.chunks()}
@@ -390,7 +390,7 @@ func subscribe(a *ask, s *socket.Subscription) {
 }
 
 // hijack hands the connection over. What the client said meanwhile follows.
-func (a *ask) hijack(serve func(*eventloop.Conn)) {
+func (a *mountedRequest) hijack(serve func(*eventloop.Conn)) {
 	r, c := a.r, a.r.c
 	if r.h.ended {
 		c.Close(nil) // the client went meanwhile

@@ -49,7 +49,7 @@ func TestUpstreamHoldsAConnection(t *testing.T) {
 		t.Helper()
 		g := start(t, settings{routes: []policy.RouteConfig{holding("orders.*")}},
 			answers(t, "event: hello\ndata: first\n\n", append(fields, "X-Kept", "yes")...))
-		c := g.ask("GET", "/stream", "")
+		c := g.request("GET", "/stream", "")
 		c.status(200)
 		if got, _ := c.next(); got != "hello:first" {
 			t.Fatalf("%s: got %q", name, got)
@@ -90,7 +90,7 @@ func TestHoldOnSeveralChannelsStartsAtPrevID(t *testing.T) {
 	set(&first, g.publish("a", "1"))
 	set(&second, g.publish("b", "2"))
 	last := g.publish("c", "3")
-	c := g.ask("GET", "/", "")
+	c := g.request("GET", "/", "")
 	for _, want := range []string{`"channel":"b"`, `"channel":"c"`} {
 		if got, _ := c.next(); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %s", got, want)
@@ -113,7 +113,7 @@ func TestHeldClientResumes(t *testing.T) {
 	}))
 	at := g.publish("news", "1")
 	g.publish("news", "2")
-	c := g.ask("GET", "/", "", "Last-Event-ID", at)
+	c := g.request("GET", "/", "", "Last-Event-ID", at)
 	if got, _ := c.next(); got != ":2" {
 		t.Errorf("got %q", got)
 	}
@@ -121,7 +121,7 @@ func TestHeldClientResumes(t *testing.T) {
 		t.Errorf("the backend received %q, want %q", got, at)
 	}
 	// An id of the backend's own is the backend's matter.
-	d := g.ask("GET", "/", "", "Last-Event-ID", "theirs")
+	d := g.request("GET", "/", "", "Last-Event-ID", "theirs")
 	if ev, err := d.r.Next(); err != nil || ev.HasData {
 		t.Errorf("%+v, %v", ev, err)
 	}
@@ -136,7 +136,7 @@ func TestHeldClientIsKeptAliveAsTheBackendSays(t *testing.T) {
 		t.Helper()
 		g := start(t, settings{routes: []policy.RouteConfig{holding("news")}},
 			answers(t, "", "Grip-Hold", "stream", "Grip-Channel", "news", "Grip-Keep-Alive", field))
-		c := g.ask("GET", "/", "")
+		c := g.request("GET", "/", "")
 		if got, _ := c.next(); got != want {
 			t.Errorf("%q: got %q, want %q", field, got, want)
 		}
@@ -183,7 +183,7 @@ func TestHoldFieldsAreTakenOutOnEveryRoute(t *testing.T) {
 		w.Header().Set("Weir-Recording", "/elsewhere")
 		_, _ = io.WriteString(w, "plain")
 	}))
-	c := g.ask("GET", "/", "", "Grip-Sig", "forged", "Weir-Hold", "x")
+	c := g.request("GET", "/", "", "Grip-Sig", "forged", "Weir-Hold", "x")
 	if b, _ := io.ReadAll(c.res.Body); string(b) != "plain" {
 		t.Errorf("%q", b)
 	}
@@ -219,7 +219,7 @@ func TestBeginningOfAHeldStreamIsBounded(t *testing.T) {
 func TestUnfinishedBeginningDoesNotSwallowAnEvent(t *testing.T) {
 	g := start(t, settings{routes: []policy.RouteConfig{holding("news")}},
 		answers(t, "data: no end", "Grip-Hold", "stream", "Grip-Channel", "news", "Grip-Status", "200 OK", "Content-Type", "text/event-stream"))
-	c := g.ask("POST", "/", "body")
+	c := g.request("POST", "/", "body")
 	if got, _ := c.next(); got != ":no end" {
 		t.Errorf("got %q", got)
 	}

@@ -17,7 +17,7 @@ import (
 // a request for one.
 type recording struct {
 	*forwarding
-	ask       record.Ask
+	query     record.Query
 	requested record.Request
 	viewer    *record.Viewer // nil: it has not asked yet
 	lines     []byte         // fields of an answer to a request that no route serves
@@ -32,7 +32,7 @@ func (r *forwarding) mayRecord(tg *target) {
 	}
 	header := headerOf(req.Fields)
 	rec := &recording{forwarding: r, who: x.Identity}
-	rec.ask = record.Ask{
+	rec.query = record.Query{
 		Record: &tg.record, Route: x.Route.Name(), Owner: record.OwnerOf(x.Identity, tg.record.Key, header, x.Client),
 		Since: header.Get("Last-Event-ID"), Tape: &record.Tape{},
 	}
@@ -44,16 +44,16 @@ func (r *forwarding) mayRecord(tg *target) {
 // sink is where the reply goes.
 func (r *forwarding) sink() proxy.Sink {
 	if r.recording != nil {
-		return r.recording.ask.Tape
+		return r.recording.query.Tape
 	}
 	return &r.reply
 }
 
-// askRecorder finds out whether the reply is being recorded already. body is the whole
+// queryRecorder finds out whether the reply is being recorded already. body is the whole
 // body of the request.
-func (rec *recording) askRecorder(body []byte) {
+func (rec *recording) queryRecorder(body []byte) {
 	rec.requested.Body = body
-	rec.ask.Key = rec.requested.Key(rec.ask.Owner)
+	rec.query.Key = rec.requested.Key(rec.query.Owner)
 	rec.attach()
 }
 
@@ -63,8 +63,8 @@ func (rec *recording) attach() {
 	r.body = nil
 	h.pending = r
 	h.wait(r.c)
-	rec.ask.Loop, rec.ask.Then = r.c.Loop(), rec.recorded
-	rec.viewer = h.loopState.srv.recorder.Ask(rec.ask)
+	rec.query.Loop, rec.query.Then = r.c.Loop(), rec.recorded
+	rec.viewer = h.loopState.srv.recorder.Query(rec.query)
 }
 
 // recorded gets the recorder's answer.
@@ -72,7 +72,7 @@ func (rec *recording) recorded(a record.Answer) {
 	if rec.c.Closing() {
 		rec.viewer.Leave()
 		if a.Start {
-			rec.ask.Tape.Void()
+			rec.query.Tape.Void()
 		}
 		return
 	}
@@ -95,7 +95,7 @@ func (rec *recording) recorded(a record.Answer) {
 // exchange continues without it.
 func (rec *recording) begin() {
 	r := rec.forwarding
-	e, tape, m, body := r.ready, rec.ask.Tape, r.mirrorTo, rec.requested.Body
+	e, tape, m, body := r.ready, rec.query.Tape, r.mirrorTo, rec.requested.Body
 	trailer := r.trailers()
 	r.ready, r.h.state = nil, answering
 	if m != nil {
@@ -166,8 +166,8 @@ func (rec *recording) streamFields() []byte {
 // detach releases what a client that is gone follows or waits for. rec may be nil.
 func (rec *recording) detach() {
 	if rec != nil && rec.viewer != nil {
-		if rec.ask.Tape != nil {
-			rec.ask.Tape.Detach()
+		if rec.query.Tape != nil {
+			rec.query.Tape.Detach()
 		}
 		rec.viewer.Leave()
 	}
@@ -192,13 +192,13 @@ func (r *builtin) recordingAgain() {
 	}
 	header := headerOf(r.head.Fields)
 	rec := &recording{forwarding: &r.forwarding, lines: r.fields()}
-	rec.ask = record.Ask{ID: &id, Since: header.Get("Last-Event-ID")}
-	if v, ok := http1.QueryValue(r.head.Query, "lastEventId"); ok && rec.ask.Since == "" {
-		rec.ask.Since = string(v)
+	rec.query = record.Query{ID: &id, Since: header.Get("Last-Event-ID")}
+	if v, ok := http1.QueryValue(r.head.Query, "lastEventId"); ok && rec.query.Since == "" {
+		rec.query.Since = string(v)
 	}
 	begin := func(r *request, who *auth.Identity) {
 		rec.who = who
-		rec.ask.Attach = func(o record.Owner) bool { return o.Admits(who, header) }
+		rec.query.Attach = func(o record.Owner) bool { return o.Admits(who, header) }
 		r.forwarding.recording = rec
 		rec.attach()
 	}

@@ -70,8 +70,8 @@ type listener struct {
 	cut context.CancelFunc
 }
 
-// ask sends a request and returns its stream, or the answer if that is none.
-func (g *gateway) ask(method, path, body string, header ...string) *listener {
+// request sends a request and returns its stream, or the answer if that is none.
+func (g *gateway) request(method, path, body string, header ...string) *listener {
 	g.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), trial.Patience)
 	g.T.Cleanup(cancel)
@@ -156,7 +156,7 @@ func TestRecordedStreamIsTheUpstreamsWithOurIDs(t *testing.T) {
 	l.say <- "ta\n\n"
 	l.say <- "data: left unfinished"
 	l.say <- ""
-	c := g.ask("POST", "/chat", `{"q":1}`)
+	c := g.request("POST", "/chat", `{"q":1}`)
 	c.status(200)
 	if ct := c.res.Header.Get("Content-Type"); ct != "text/event-stream" {
 		t.Errorf("Content-Type %q", ct)
@@ -173,7 +173,7 @@ func TestRecordedStreamIsTheUpstreamsWithOurIDs(t *testing.T) {
 	last := c.ends()
 	// The clients of one loop may be notified of the end before another loop is.
 	trial.Eventually(t, "204 for anyone who has everything", func() bool {
-		return g.ask("POST", "/chat", `{"q":1}`, "Last-Event-ID", last).res.StatusCode == 204
+		return g.request("POST", "/chat", `{"q":1}`, "Last-Event-ID", last).res.StatusCode == 204
 	})
 	if n := l.calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
@@ -184,11 +184,11 @@ func TestSecondIdenticalRequestAttaches(t *testing.T) {
 	f := func(name string, same bool, method, path, body string, header ...string) {
 		t.Helper()
 		l, g := tellerAndGateway(t)
-		a := g.ask("POST", "/chat", "hello")
+		a := g.request("POST", "/chat", "hello")
 		a.status(200)
 		l.report(0, 3)
 		a.wants(0, 3)
-		b := g.ask(method, path, body, header...)
+		b := g.request(method, path, body, header...)
 		b.status(200)
 		if same {
 			b.wants(0, 3)
@@ -216,14 +216,14 @@ func TestSecondIdenticalRequestAttaches(t *testing.T) {
 
 func TestIdempotencyKeyWins(t *testing.T) {
 	l, g := tellerAndGateway(t)
-	a := g.ask("POST", "/chat", "hello", "Idempotency-Key", "k1", "Authorization", "Bearer a")
+	a := g.request("POST", "/chat", "hello", "Idempotency-Key", "k1", "Authorization", "Bearer a")
 	l.report(0, 2)
 	a.wants(0, 2)
-	g.ask("POST", "/chat", "hello again", "Idempotency-Key", "k1", "Authorization", "Bearer a").wants(0, 2)
+	g.request("POST", "/chat", "hello again", "Idempotency-Key", "k1", "Authorization", "Bearer a").wants(0, 2)
 	if n := l.calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
 	}
-	other := g.ask("POST", "/chat", "hello", "Idempotency-Key", "k1", "Authorization", "Bearer b")
+	other := g.request("POST", "/chat", "hello", "Idempotency-Key", "k1", "Authorization", "Bearer b")
 	other.status(200)
 	if n := l.calls.Load(); n != 2 {
 		t.Errorf("%d calls with another user's, want 2", n)
@@ -234,15 +234,15 @@ func TestIdempotencyKeyWins(t *testing.T) {
 // not go to the other, who sent another body under the same key.
 func TestIdempotencyKeysDoNotJoinClientsOfOneAddress(t *testing.T) {
 	l, g := tellerAndGateway(t)
-	a := g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1")
+	a := g.request("POST", "/chat", "my secret", "Idempotency-Key", "k1")
 	l.report(0, 2)
 	a.wants(0, 2)
-	b := g.ask("POST", "/chat", "another question", "Idempotency-Key", "k1")
+	b := g.request("POST", "/chat", "another question", "Idempotency-Key", "k1")
 	b.status(200)
 	if n := l.calls.Load(); n != 2 {
 		t.Errorf("%d calls for two questions", n)
 	}
-	g.ask("POST", "/chat", "my secret", "Idempotency-Key", "k1").wants(0, 2)
+	g.request("POST", "/chat", "my secret", "Idempotency-Key", "k1").wants(0, 2)
 	if n := l.calls.Load(); n != 2 {
 		t.Errorf("%d calls, want 2: the same question was queried again", n)
 	}
@@ -253,7 +253,7 @@ func TestManyIdenticalRequestsMakeOneCall(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() {
-			c := g.ask("POST", "/chat", "together")
+			c := g.request("POST", "/chat", "together")
 			c.wants(0, 20)
 			c.ends()
 		})
@@ -287,7 +287,7 @@ func TestClientCutAnywhereResumesExactly(t *testing.T) {
 		if url != "" && round%2 == 1 {
 			method, path, body = "GET", url, ""
 		}
-		c := g.ask(method, path, body, header...)
+		c := g.request(method, path, body, header...)
 		if c.res.StatusCode == 204 {
 			t.Fatalf("204 after %d events", seen)
 		}
@@ -322,14 +322,14 @@ func TestEndedRecordingIsReplayedAndEnds(t *testing.T) {
 		l.report(0, 200)
 		l.say <- ""
 	}()
-	a := g.ask("GET", "/feed", "")
+	a := g.request("GET", "/feed", "")
 	a.wants(0, 200)
 	a.ends()
-	b := g.ask("GET", "/feed", "")
+	b := g.request("GET", "/feed", "")
 	mid := b.wants(0, 100)
 	b.wants(100, 100)
 	b.ends()
-	c := g.ask("GET", a.res.Header.Get("Weir-Recording"), "", "Last-Event-ID", mid)
+	c := g.request("GET", a.res.Header.Get("Weir-Recording"), "", "Last-Event-ID", mid)
 	c.wants(100, 100)
 	c.ends()
 	if n := l.calls.Load(); n != 1 {
@@ -339,7 +339,7 @@ func TestEndedRecordingIsReplayedAndEnds(t *testing.T) {
 
 func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 	l, g := tellerAndGateway(t)
-	a := g.ask("POST", "/chat", "x")
+	a := g.request("POST", "/chat", "x")
 	l.report(0, 2)
 	a.wants(0, 2)
 	l.say <- "data: half an ev"
@@ -354,15 +354,15 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 		return id
 	}
 	last := f(a)
-	b := g.ask("GET", a.res.Header.Get("Weir-Recording"), "")
+	b := g.request("GET", a.res.Header.Get("Weir-Recording"), "")
 	b.wants(0, 2)
 	f(b)
-	g.ask("POST", "/chat", "x", "Last-Event-ID", last).status(204)
+	g.request("POST", "/chat", "x", "Last-Event-ID", last).status(204)
 	if n := l.calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
 	}
 	// Only a request without a position starts anew.
-	c := g.ask("POST", "/chat", "x")
+	c := g.request("POST", "/chat", "x")
 	l.report(7, 1)
 	c.wants(7, 1)
 	if n := l.calls.Load(); n != 2 {
@@ -372,20 +372,20 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 
 func TestUpstreamOutlivesItsClientsForAWhile(t *testing.T) {
 	l, g := tellerAndGateway(t, policy.RouteConfig{Cluster: "main", Record: policy.Record{Namespace: "llm", Outlive: hub.Duration(400 * time.Millisecond)}})
-	a := g.ask("POST", "/chat", "x")
+	a := g.request("POST", "/chat", "x")
 	l.report(0, 1)
 	id := a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
 	a.leave()
 	l.report(1, 1) // no client follows, and it is kept
-	b := g.ask("POST", "/chat", "x", "Last-Event-ID", id)
+	b := g.request("POST", "/chat", "x", "Last-Event-ID", id)
 	b.wants(1, 1)
 	if l.gone.Load() != 0 {
 		t.Fatal("the upstream was left at once")
 	}
 	b.leave()
 	trial.Eventually(t, "the upstream's call is canceled", func() bool { return l.gone.Load() == 1 })
-	c := g.ask("GET", url, "")
+	c := g.request("GET", url, "")
 	c.wants(0, 2)
 	if got, _ := c.next(); !strings.Contains(got, `"cause":"abandoned"`) {
 		t.Errorf("got %q", got)
@@ -408,7 +408,7 @@ func TestClientThatLeavesBeforeTheHeadLosesNothing(t *testing.T) {
 	<-began
 	w.Close()
 	done := make(chan *listener)
-	go func() { done <- g.ask("POST", "/chat", "hi") }()
+	go func() { done <- g.request("POST", "/chat", "hi") }()
 	trial.Eventually(t, "the first client is gone", func() bool { return g.recorder.Stats().Running == 1 && g.front.Waiting() >= 1 })
 	close(answer)
 	b := <-done
@@ -443,7 +443,7 @@ func TestOtherRepliesPassUnrecorded(t *testing.T) {
 	f := func(path string, status int, want string) {
 		t.Helper()
 		for range 2 { // each is sent to the backend
-			c := g.ask("POST", path, "body")
+			c := g.request("POST", path, "body")
 			c.status(status)
 			b, err := io.ReadAll(c.res.Body)
 			if err != nil || want != "" && !strings.Contains(string(b), want) || c.res.Header.Get("Weir-Recording") != "" {

@@ -25,18 +25,18 @@ func TestRecordingsAreNotSharedBetweenUsers(t *testing.T) {
 	route.Auth.Required = true
 	l, g := tellerAndGateway(t, route)
 	ann, bob := userToken(t, "ann"), userToken(t, "bob")
-	a := g.ask("POST", "/chat", "x", "Authorization", ann)
+	a := g.request("POST", "/chat", "x", "Authorization", ann)
 	l.report(0, 1)
 	id := a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
-	b := g.ask("POST", "/chat", "x", "Authorization", bob)
+	b := g.request("POST", "/chat", "x", "Authorization", bob)
 	b.status(200)
 	if n := l.calls.Load(); n != 2 {
 		t.Fatalf("%d calls, want one for each user", n)
 	}
 	f := func(want int, header ...string) *listener {
 		t.Helper()
-		c := g.ask("GET", url, "", header...)
+		c := g.request("GET", url, "", header...)
 		c.status(want)
 		return c
 	}
@@ -45,13 +45,13 @@ func TestRecordingsAreNotSharedBetweenUsers(t *testing.T) {
 	f(403, "Authorization", bob)
 	f(403)
 	f(401, "Authorization", "Bearer nonsense")
-	g.ask("GET", url+"x", "", "Authorization", ann).status(404)
-	g.ask("GET", "/api/recording?id=llm.x.iy", "", "Authorization", ann).status(404)
-	g.ask("GET", "/api/recording", "", "Authorization", ann).status(404)
+	g.request("GET", url+"x", "", "Authorization", ann).status(404)
+	g.request("GET", "/api/recording?id=llm.x.iy", "", "Authorization", ann).status(404)
+	g.request("GET", "/api/recording", "", "Authorization", ann).status(404)
 	// A position of hers does not help him.
-	g.ask("POST", "/chat", "other", "Authorization", bob, "Last-Event-ID", id).status(410)
+	g.request("POST", "/chat", "other", "Authorization", bob, "Last-Event-ID", id).status(410)
 	// Nor does the channel.
-	if res := g.ask("GET", "/sse?channel=llm:rec.x", ""); res.res.StatusCode != 401 {
+	if res := g.request("GET", "/sse?channel=llm:rec.x", ""); res.res.StatusCode != 401 {
 		t.Errorf("status %d for who follows the channel", res.res.StatusCode)
 	}
 }
@@ -60,15 +60,15 @@ func TestUnknownCredentialsDistinguishClients(t *testing.T) {
 	route := recorded()
 	route.Record.Key = []string{"cookie:sid", "X-Session"}
 	l, g := tellerAndGateway(t, route)
-	a := g.ask("POST", "/chat", "x", "Cookie", "sid=1; theme=dark")
+	a := g.request("POST", "/chat", "x", "Cookie", "sid=1; theme=dark")
 	l.report(0, 1)
 	a.wants(0, 1)
 	url := a.res.Header.Get("Weir-Recording")
-	g.ask("POST", "/chat", "x", "Cookie", "theme=light; sid=1").wants(0, 1)
-	g.ask("GET", url, "", "Cookie", "sid=1").wants(0, 1)
-	g.ask("GET", url, "", "Cookie", "sid=2").status(403)
-	g.ask("GET", url, "").status(403)
-	g.ask("POST", "/chat", "x", "Cookie", "sid=2").status(200)
+	g.request("POST", "/chat", "x", "Cookie", "theme=light; sid=1").wants(0, 1)
+	g.request("GET", url, "", "Cookie", "sid=1").wants(0, 1)
+	g.request("GET", url, "", "Cookie", "sid=2").status(403)
+	g.request("GET", url, "").status(403)
+	g.request("POST", "/chat", "x", "Cookie", "sid=2").status(200)
 	if n := l.calls.Load(); n != 2 {
 		t.Errorf("%d calls, want 2", n)
 	}
@@ -78,7 +78,7 @@ func TestPositionThatIsNotThereIsRefused(t *testing.T) {
 	l, g := tellerAndGateway(t)
 	f := func(id string) {
 		t.Helper()
-		g.ask("POST", "/chat", "x", "Last-Event-ID", id).status(410)
+		g.request("POST", "/chat", "x", "Last-Event-ID", id).status(410)
 	}
 	f("42")
 	f("0")
@@ -94,7 +94,7 @@ func TestRecordingIsBounded(t *testing.T) {
 		route := recorded()
 		change(&route.Record)
 		l, g := tellerAndGateway(t, route)
-		c := g.ask("POST", "/chat", "x")
+		c := g.request("POST", "/chat", "x")
 		c.status(200)
 		go say(l)
 		for {
@@ -126,16 +126,16 @@ func TestConcurrentRecordingsAreBounded(t *testing.T) {
 	route := recorded()
 	route.Record.MaxConcurrent = 2
 	l, g := tellerAndGateway(t, route)
-	a := g.ask("POST", "/chat", "1")
+	a := g.request("POST", "/chat", "1")
 	a.status(200)
-	g.ask("POST", "/chat", "2").status(200)
-	g.ask("POST", "/chat", "3").status(503)
-	g.ask("POST", "/chat", "1").status(200) // attaches
+	g.request("POST", "/chat", "2").status(200)
+	g.request("POST", "/chat", "3").status(503)
+	g.request("POST", "/chat", "1").status(200) // attaches
 	l.say <- ""
 	l.say <- ""
 	a.ends()
 	trial.Eventually(t, "the places are free", func() bool { return g.recorder.Stats().Running == 0 })
-	g.ask("POST", "/chat", "3").status(200)
+	g.request("POST", "/chat", "3").status(200)
 }
 
 func TestSlowClientDoesNotSlowTheRecording(t *testing.T) {

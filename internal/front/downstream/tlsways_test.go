@@ -93,12 +93,12 @@ func TestEventStreamsOverTLSAreRecorded(t *testing.T) {
 	})
 	g := start(t, settings{cluster: quick(upstream.TLSConfig{CAFiles: []string{a.file}})}, "https://"+peer)
 	g.route(recorded())
-	l := g.ask("POST", "/", "a question")
+	l := g.request("POST", "/", "a question")
 	_, _ = l.next()
 	_, id := l.next()
 	l.cut() // the client is gone, and comes back
 	close(more)
-	again := g.ask("POST", "/", "a question", "Last-Event-ID", id)
+	again := g.request("POST", "/", "a question", "Last-Event-ID", id)
 	if event, _ := again.next(); event != "message:2" && event != ":2" {
 		t.Errorf("%q, want the third", event)
 	}

@@ -45,7 +45,7 @@ const maxCollected = 8 << 20
 // collect takes the whole body of r before e is started.
 func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 	h, req := r.h, r.head
-	limit, serve := int64(maxCollected), func(r *request) { r.forwarding.recording.askRecorder(bytes.Clone(r.body)) }
+	limit, serve := int64(maxCollected), func(r *request) { r.forwarding.recording.queryRecorder(bytes.Clone(r.body)) }
 	if r.batching != nil {
 		serve = func(r *request) { r.forwarding.batching.join(bytes.Clone(r.body)) }
 	}
@@ -110,7 +110,7 @@ func (v *validation) validated(err error) {
 		return
 	}
 	if r.recording != nil {
-		r.recording.askRecorder(v.body)
+		r.recording.queryRecorder(v.body)
 		return
 	}
 	if r.batching != nil {

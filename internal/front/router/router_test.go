@@ -26,8 +26,8 @@ func table(t testing.TB, lines ...string) (*Router, []Rule) {
 	return r, rules
 }
 
-// ask matches "GET host/path" and returns "name a=1 *=rest", "405 Allow" or "404".
-func ask(t testing.TB, r *Router, rules []Rule, request string) string {
+// match matches "GET host/path" and returns "name a=1 *=rest", "405 Allow" or "404".
+func match(t testing.TB, r *Router, rules []Rule, request string) string {
 	t.Helper()
 	method, target, _ := strings.Cut(request, " ")
 	host, path, _ := strings.Cut(target, "/")
@@ -66,7 +66,7 @@ func TestTheMostSpecificRuleWins(t *testing.T) {
 		"x /{x}/one", "xs /{x}/two/*", "userfiles /users/{id}/files/*")
 	f := func(request, want string) {
 		t.Helper()
-		if got := ask(t, r, rules, request); got != want {
+		if got := match(t, r, rules, request); got != want {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
@@ -103,7 +103,7 @@ func TestAPathWithoutARuleIsNotFound(t *testing.T) {
 	r, rules := table(t, "a /a", "b /b/{x}", "c c.example/c/*")
 	f := func(request, want string) {
 		t.Helper()
-		if got := ask(t, r, rules, request); got != want {
+		if got := match(t, r, rules, request); got != want {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
@@ -130,7 +130,7 @@ func TestAPrefixMatchesItsOwnPathUnlessARuleDoes(t *testing.T) {
 	r, rules := table(t, "below /a/*", "itself /a", "only /b/*", "param /{x}", "under /{x}/*", "slash /c/", "c /c/*")
 	f := func(request, want string) {
 		t.Helper()
-		if got := ask(t, r, rules, request); got != want {
+		if got := match(t, r, rules, request); got != want {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
@@ -148,7 +148,7 @@ func TestHostsFromTheMostSpecific(t *testing.T) {
 		"deep *.eu.example.com/only", "v6 [2001:db8::1]/*", "v4 192.0.2.1/*")
 	f := func(request, want string) {
 		t.Helper()
-		if got, _, _ := strings.Cut(ask(t, r, rules, request), " "); got != want {
+		if got, _, _ := strings.Cut(match(t, r, rules, request), " "); got != want {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
@@ -178,7 +178,7 @@ func TestMethodsAreDecidedLast(t *testing.T) {
 		"c POST /c")
 	f := func(request, want string) {
 		t.Helper()
-		if got := ask(t, r, rules, request); got != want {
+		if got := match(t, r, rules, request); got != want {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}

@@ -198,7 +198,7 @@ func (m *Manager) step(ctx context.Context, n *managed) time.Duration {
 	case order:
 		return m.renew(held, n)
 	case info:
-		return m.askInfo(held, n)
+		return m.queryRenewalInfo(held, n)
 	}
 	return pause
 }
@@ -324,9 +324,9 @@ func (m *Manager) setFailures(ctx context.Context, n *managed, f failures) error
 	return save(ctx, m.stores.current(), m.stores.keyOf("failures", n.name), f)
 }
 
-// askInfo queries the CA when to renew n's certificate, and returns when to look again. The lock is
+// queryRenewalInfo queries the CA when to renew n's certificate, and returns when to look again. The lock is
 // held.
-func (m *Manager) askInfo(ctx context.Context, n *managed) time.Duration {
+func (m *Manager) queryRenewalInfo(ctx context.Context, n *managed) time.Duration {
 	n.mu.Lock()
 	r := *n.record
 	n.mu.Unlock()

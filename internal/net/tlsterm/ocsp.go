@@ -53,14 +53,14 @@ func (c *cert) fetch(ctx context.Context, client *http.Client) (raw []byte, err 
 		return nil, fmt.Errorf("ocsp request: %w", err)
 	}
 	for _, url := range c.bare.Leaf.OCSPServer {
-		if raw, err = ask(ctx, client, url, query); err == nil {
+		if raw, err = queryOCSP(ctx, client, url, query); err == nil {
 			return raw, nil
 		}
 	}
 	return nil, err
 }
 
-func ask(ctx context.Context, client *http.Client, url string, query []byte) ([]byte, error) {
+func queryOCSP(ctx context.Context, client *http.Client, url string, query []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, ocspTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(query))

@@ -163,7 +163,7 @@ func (s *sampler) sample(now time.Time) {
 		s.second.copyFrom(&s.cur)
 		s.window.copyFrom(&s.cur)
 		s.acc.reset(&s.cur)
-		s.ask()
+		s.startReaders()
 	case s.second.over(time.Second, now, every) || s.window.over(time.Duration(s.g.cfg.Window), now, every):
 		s.gather(now)
 		if s.second.over(time.Second, now, every) {
@@ -296,8 +296,8 @@ func (s *sampler) gather(now time.Time) {
 	}
 }
 
-// ask sends the readers that may wait on their way, unless they still are.
-func (s *sampler) ask() {
+// startReaders sends the readers that may wait on their way, unless they still are.
+func (s *sampler) startReaders() {
 	select {
 	case s.kickSlow <- s.view.Sched.Threads:
 	default:

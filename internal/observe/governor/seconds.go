@@ -44,7 +44,7 @@ func (s *sampler) endSecond(now time.Time) {
 	s.seconds++
 	s.sec = secondAccumulator{}
 	s.second.copyFrom(b)
-	s.ask()
+	s.startReaders()
 }
 
 // processor attributes the waiting for processors.

@@ -251,7 +251,7 @@ func (a *api) notAvailable(_ context.Context, c *apiCall) ([]byte, *protocol.Err
 // channels counts the subscribers of channels, those of other protocols too.
 func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error) {
 	n, sum := census{a.srv}, map[string]int{}
-	for _, text := range n.ask(ctx, topicChannels, []byte(c.Pattern), func() []byte { return n.channels(c.Pattern) }) {
+	for _, text := range n.query(ctx, topicChannels, []byte(c.Pattern), func() []byte { return n.channels(c.Pattern) }) {
 		var counts map[string]int
 		if json.Unmarshal(text, &counts) != nil {
 			continue
@@ -280,7 +280,7 @@ func (a *api) channels(ctx context.Context, c *apiCall) ([]byte, *protocol.Error
 
 func (a *api) info(ctx context.Context, _ *apiCall) ([]byte, *protocol.Error) {
 	n := census{a.srv}
-	answers := n.ask(ctx, topicInfo, nil, n.info)
+	answers := n.query(ctx, topicInfo, nil, n.info)
 	nodes := make([]json.RawMessage, 0, len(answers))
 	for _, id := range slices.Sorted(maps.Keys(answers)) {
 		if json.Valid(answers[id]) {

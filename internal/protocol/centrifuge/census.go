@@ -18,18 +18,18 @@ const (
 	topicChannels = "centrifuge.channels"
 )
 
-// askTime bounds a question to all nodes.
-const askTime = 3 * time.Second
+// queryTimeout bounds a question to all nodes.
+const queryTimeout = 3 * time.Second
 
 // A census counts the clients and channels of this node and of the others. Any goroutine.
 type census struct{ srv *Server }
 
-// ask puts a question to all nodes, this one included.
-func (n census) ask(ctx context.Context, topic string, data []byte, local func() []byte) map[string][]byte {
+// query puts a question to all nodes, this one included.
+func (n census) query(ctx context.Context, topic string, data []byte, local func() []byte) map[string][]byte {
 	if n.srv.deps.Cluster == nil {
 		return map[string][]byte{n.srv.node(): local()}
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	answers, missing, err := n.srv.deps.Cluster.Request(ctx, topic, data)
 	if err != nil || len(missing) > 0 {
@@ -44,7 +44,7 @@ const tooMany = ""
 
 // channels counts the subscribers of this node's channels, as JSON.
 func (n census) channels(pattern string) []byte {
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 	defer cancel()
 	most := min(n.srv.conf().cfg.APIMaxAnswer, cluster.MaxAnswer-64)
 	out := []byte{'{'}

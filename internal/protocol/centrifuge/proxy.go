@@ -138,8 +138,8 @@ type result struct {
 // errBackend is for a backend that did not answer as it should.
 var errBackend = errors.New("backend")
 
-// ask puts a question. It waits.
-func (b *backend) ask(ctx context.Context, q *question) (*answer, error) {
+// call puts a question. It waits.
+func (b *backend) call(ctx context.Context, q *question) (*answer, error) {
 	if b == nil { // a reload has taken it out meanwhile
 		return nil, fmt.Errorf("%w: there is none any more", errBackend)
 	}
@@ -279,7 +279,7 @@ func (c *connect) connectByProxy() {
 	}
 	var a *answer
 	var err error
-	c.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.ask(ctx, q) }, func() {
+	c.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.call(ctx, q) }, func() {
 		r, ok := c.judge(a, err, func(e protocol.Error) { c.refuse(&e, nil) })
 		if !ok {
 			return
@@ -305,7 +305,7 @@ func (s *session) refreshByProxy() {
 	s.account.expires = srv.now().Add(time.Duration(srv.conf().cfg.ExpiredCloseDelay)) // not asked again until then
 	var a *answer
 	var err error
-	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.refresh.ask(ctx, q) }, func() {
+	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.refresh.call(ctx, q) }, func() {
 		r, ok := s.judge(a, err, func(protocol.Error) {})
 		switch {
 		case !ok: // an unreachable backend ends no connection at once
@@ -337,7 +337,7 @@ func (x *subscription) refreshByProxy() {
 	o.expires = srv.now().Add(time.Duration(srv.conf().cfg.ExpiredCloseDelay))
 	var a *answer
 	var err error
-	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.subRefresh.ask(ctx, q) }, func() {
+	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.subRefresh.call(ctx, q) }, func() {
 		if x.s != s || x.owned() != o {
 			return
 		}
@@ -363,7 +363,7 @@ func (s command) subscribeByProxy(w want, data []byte) {
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.ask(ctx, q) }, func() {
+	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.call(ctx, q) }, func() {
 		r, ok := s.judge(a, err, s.fail)
 		if !ok {
 			return
@@ -383,7 +383,7 @@ func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 	q.carry(data)
 	var a *answer
 	var err error
-	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.publish.ask(ctx, q) }, func() {
+	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.publish.call(ctx, q) }, func() {
 		r, ok := s.judge(a, err, s.fail)
 		if !ok {
 			return
@@ -406,7 +406,7 @@ func (s command) rpcByProxy(method string, data []byte) {
 	q.carry(data)
 	var a *answer
 	var err error
-	s.aside(func(ctx context.Context) { a, err = srv.conf().proxies.rpc.ask(ctx, q) }, func() {
+	s.aside(func(ctx context.Context) { a, err = srv.conf().proxies.rpc.call(ctx, q) }, func() {
 		if r, ok := s.judge(a, err, s.fail); ok {
 			s.reply(&protocol.RPCResult{Data: s.kind().fit(r.data)})
 		}

@@ -220,8 +220,8 @@ func (c *client) sendEvent(event, channel string, data any) {
 	c.send(string(b))
 }
 
-// ask requests a subscription with what an application would sign.
-func (c *client) ask(channel, channelData string) {
+// request requests a subscription with what an application would sign.
+func (c *client) request(channel, channelData string) {
 	c.t.Helper()
 	d := map[string]string{"channel": channel}
 	if protocol.KindOf(channel).Is(protocol.Private) {
@@ -236,7 +236,7 @@ func (c *client) ask(channel, channelData string) {
 // join subscribes and waits until that is acknowledged.
 func (c *client) join(channel string) {
 	c.t.Helper()
-	c.ask(channel, "")
+	c.request(channel, "")
 	c.want("pusher_internal:subscription_succeeded", channel, "{}")
 }
 

@@ -22,7 +22,7 @@ func member(id, name string) string {
 // enter joins a presence channel and returns the ids of those who are there.
 func (c *client) enter(channel, data string) []string {
 	c.t.Helper()
-	c.ask(channel, data)
+	c.request(channel, data)
 	f := c.Next()
 	var got struct {
 		Presence struct {
@@ -93,11 +93,11 @@ func TestPresenceChannelsHaveABound(t *testing.T) {
 	n := start(t, settings{cfg: pusher.Config{MaxMembers: 1, MaxMemberData: 100}})
 	a, b := n.connect(), n.connect()
 	a.enter("presence-a", member("1", "A"))
-	b.ask("presence-a", member("2", "B"))
+	b.request("presence-a", member("2", "B"))
 	if f := b.Next(); f.Event != "pusher:subscription_error" || !strings.Contains(f.text(), "LimitReached") {
 		t.Errorf("%+v", f)
 	}
-	b.ask("presence-b", member("2", strings.Repeat("B", 100)))
+	b.request("presence-b", member("2", strings.Repeat("B", 100)))
 	if f := b.Next(); !strings.Contains(f.text(), "max_member_data") {
 		t.Errorf("%+v", f)
 	}
@@ -132,10 +132,10 @@ func TestClientEventsOnPresenceChannelsNameTheirSender(t *testing.T) {
 func TestSubscribersReceiveTheSubscriptionCount(t *testing.T) {
 	n := start(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 20e6}})
 	a, b := n.connect(), n.connect()
-	a.ask("orders", "")
+	a.request("orders", "")
 	a.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":1}`)
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
-	b.ask("orders", "")
+	b.request("orders", "")
 	b.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":2}`)
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
 	b.conn.CloseNow()
@@ -145,10 +145,10 @@ func TestSubscribersReceiveTheSubscriptionCount(t *testing.T) {
 func TestCountsOfOtherNodesAreReceived(t *testing.T) {
 	n, m := pair(t, settings{app: pusher.App{SubscriptionCount: true}, cfg: pusher.Config{CountInterval: 200e6}})
 	a, b := n.connect(), m.connect()
-	a.ask("orders", "")
+	a.request("orders", "")
 	a.want("pusher_internal:subscription_succeeded", "orders", `{"subscription_count":1}`)
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":1}`)
-	b.ask("orders", "")
+	b.request("orders", "")
 	a.want("pusher_internal:subscription_count", "orders", `{"subscription_count":2}`)
 }
 
@@ -185,7 +185,7 @@ func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 		for i := range 20 {
 			id := fmt.Sprint("b", i)
 			b := there.connect()
-			b.ask("presence-a", member(id, "B"))
+			b.request("presence-a", member(id, "B"))
 			for b.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
 			b.sendEvent("client-hi", "presence-a", "1")
@@ -201,14 +201,14 @@ func TestNewMembersEventsComeBehindTheirArrival(t *testing.T) {
 		// One who comes again is announced again, and one who has come twice once.
 		for range 2 {
 			b := there.connect()
-			b.ask("presence-a", member("c", "C"))
+			b.request("presence-a", member("c", "C"))
 			for b.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
 			b.sendEvent("client-hi", "presence-a", "1")
 			a.want("pusher_internal:member_added", "presence-a", `{"user_id":"c","user_info":{"name":"C"}}`)
 			a.want("client-hi", "presence-a", "1")
 			b2 := there.connect()
-			b2.ask("presence-a", member("c", "C"))
+			b2.request("presence-a", member("c", "C"))
 			for b2.Next().Event != "pusher_internal:subscription_succeeded" {
 			}
 			b2.sendEvent("client-hi", "presence-a", "2")

@@ -182,7 +182,7 @@ func TestAppsAreApart(t *testing.T) {
 	a.join("c")
 	b := n.dial("/app/key8?protocol=7")
 	b.Next()
-	b.ask("c", "")
+	b.request("c", "")
 	b.Next()
 	n.trigger("e", "1", "", "c")
 	a.want("e", "c", "1")

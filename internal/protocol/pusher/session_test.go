@@ -146,7 +146,7 @@ func TestBadSubscriptionsAreRefused(t *testing.T) {
 	a := n.connect()
 	f := func(channel, want string) {
 		t.Helper()
-		a.ask(channel, "")
+		a.request(channel, "")
 		if got := a.Next(); !strings.Contains(got.Event+got.text(), want) {
 			t.Errorf("%q: %+v", channel, got)
 		}
@@ -445,7 +445,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 	a := n.connect()
 	a.join("orders")
 	slow := n.open("/app/" + appKey + "?protocol=7")
-	slow.ask("orders", "")
+	slow.request("orders", "")
 	trial.Eventually(t, "both subscribe", func() bool { return n.server.Stats().Subscribed == 2 })
 	data := strings.Repeat("a", 9000)
 	for i := 0; n.server.Stats().Slow == 0; i++ {
@@ -466,7 +466,7 @@ func slowly(t *testing.T, space hub.Namespace, publish func(n *node, i int)) (n 
 	space.QueueBytes = 64 << 20
 	n = start(t, settings{space: space})
 	a := n.open("/app/" + appKey + "?protocol=7")
-	a.ask("orders", "")
+	a.request("orders", "")
 	trial.Eventually(t, "it subscribes", func() bool { return n.server.Stats().Subscribed == 1 })
 	for i := 0; n.server.Stats().Dropped+n.server.Stats().Conflated < 10; i++ {
 		if i == 20_000 {
@@ -553,7 +553,7 @@ func TestManyChannelsOfOneConnection(t *testing.T) {
 	n := start(t, settings{})
 	a := n.connect()
 	for i := range 200 {
-		a.ask(fmt.Sprintf("c%d", i), "")
+		a.request(fmt.Sprintf("c%d", i), "")
 	}
 	for range 200 {
 		if f := a.Next(); f.Event != "pusher_internal:subscription_succeeded" {

@@ -145,7 +145,7 @@ func (e *entry) drop() {
 	}
 	if c := e.claim; c != nil {
 		e.claim = nil
-		e.r.running[c.v.ask.Route]--
+		e.r.running[c.v.query.Route]--
 	}
 }
 
@@ -220,14 +220,14 @@ func (e *entry) serve(v *Viewer) bool {
 	case bad != nil:
 		v.end(Answer{Err: bad})
 		return true
-	case v.ask.ID == nil && v.ask.Since == "" && (g == nil || g.state == markVoid || g.state == markBroken):
+	case v.query.ID == nil && v.query.Since == "" && (g == nil || g.state == markVoid || g.state == markBroken):
 		return e.begins(v)
 	case g.state == markStart:
 		return false // whether it becomes a recording is not known yet
 	case g.burying && !g.finished():
 		return false
 	}
-	if v.ask.Since != "" && v.ask.Since != "0" && (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
+	if v.query.Since != "" && v.query.Since != "0" && (g.state == markEnd || g.state == markBroken) && !g.last.IsZero() && since.Epoch == g.last.Epoch && since.Offset >= g.last.Offset {
 		v.end(Answer{Over: true})
 		return true
 	}
@@ -256,16 +256,16 @@ var (
 // wanted returns the recording that v requests, and from where on; nil if it requests
 // none in particular and there is none.
 func (gens generations) wanted(v *Viewer) (g *generation, since hub.Position, bad *wire.Error) {
-	if id := v.ask.ID; id != nil {
+	if id := v.query.ID; id != nil {
 		g = find(gens, id.nonce)
 		switch {
 		case g == nil || g.state == markVoid || g.owner.digest == "" || g.owner.digest[0] != id.kind:
 			return nil, since, errNoRecording
-		case !v.ask.Attach(g.owner):
+		case !v.query.Attach(g.owner):
 			return nil, since, errNotYours
 		}
 	}
-	if s := v.ask.Since; s != "" && s != "0" {
+	if s := v.query.Since; s != "" && s != "0" {
 		at, err := hub.ParsePosition(s)
 		h := holding(gens, at)
 		if err != nil || h == nil || h.state == markVoid || g != nil && h != g {
@@ -273,7 +273,7 @@ func (gens generations) wanted(v *Viewer) (g *generation, since hub.Position, ba
 		}
 		return h, at, nil
 	}
-	if v.ask.Since == "0" && g == nil {
+	if v.query.Since == "0" && g == nil {
 		if g = gens.newest(); g == nil || g.state == markVoid {
 			return nil, since, errGone
 		}
@@ -289,10 +289,10 @@ func (gens generations) wanted(v *Viewer) (g *generation, since hub.Position, ba
 
 func (v *Viewer) follow(e *entry, g *generation, since hub.Position) *Follow {
 	id := ID{namespace: hub.NamespaceOf(e.index), nonce: g.nonce, kind: g.owner.digest[0]}
-	if v.ask.ID != nil {
-		id.key = v.ask.ID.key
+	if v.query.ID != nil {
+		id.key = v.query.ID.key
 	} else {
-		id.key = v.ask.Key
+		id.key = v.query.Key
 	}
 	return &Follow{Channel: id.channel(), Since: since.String(), URL: e.r.prefix + Path + "?id=" + id.String()}
 }
@@ -303,21 +303,21 @@ func (e *entry) begins(v *Viewer) bool {
 	switch {
 	case e.claim != nil || e.tape != nil || len(e.outbox) > 0:
 		return false
-	case v.ask.Tape == nil:
+	case v.query.Tape == nil:
 		v.end(Answer{Err: errNoRecording})
 		return true
-	case r.running[v.ask.Route] >= v.ask.Record.MaxConcurrent:
+	case r.running[v.query.Route] >= v.query.Record.MaxConcurrent:
 		r.refused.Add(1)
 		v.end(Answer{Err: errTooMany})
 		return true
 	}
-	r.running[v.ask.Route]++
+	r.running[v.query.Route]++
 	number := 1
 	if g := e.gens.newest(); g != nil {
 		number = g.number + 1
 	}
 	e.claim = &claim{v: v, since: time.Now(), note: note{Mark: markStart, Nonce: newNonce(), Number: number,
-		Owner: v.ask.Owner.digest, By: v.ask.Owner.by, Instance: r.instance}}
+		Owner: v.query.Owner.digest, By: v.query.Owner.by, Instance: r.instance}}
 	e.claim.send(e)
 	return false // it waits like the others
 }
@@ -340,7 +340,7 @@ func (c *claim) stored(e *entry, at hub.Position, err error) {
 		return
 	case err != nil:
 		e.claim = nil
-		e.r.running[c.v.ask.Route]--
+		e.r.running[c.v.query.Route]--
 		e.fail(wire.ErrorOf(err))
 	case !c.plain && at.Epoch == e.begin.Epoch && at.Offset <= e.begin.Offset && find(e.gens, c.note.Nonce) == nil:
 		// The key is still known, of a start that the log has lost.
@@ -359,15 +359,15 @@ func (e *entry) settleClaim() {
 	if g := find(e.gens, c.note.Nonce); g == nil {
 		if n := e.gens.newest(); n != nil && n.number == c.note.Number && !c.plain { // another node was first
 			e.claim = nil
-			e.r.running[c.v.ask.Route]--
+			e.r.running[c.v.query.Route]--
 		}
 		return
 	}
 	e.claim = nil
 	v := c.v
-	t := v.ask.Tape
+	t := v.query.Tape
 	if v.entry != e { // it left meanwhile
-		e.r.running[v.ask.Route]--
+		e.r.running[v.query.Route]--
 		e.write(note{Mark: markVoid, Nonce: c.note.Nonce})
 		return
 	}
@@ -404,7 +404,7 @@ func (e *entry) tick(now time.Time) {
 	}
 	if c := e.claim; c != nil && now.Sub(c.since) > lookTime {
 		e.claim = nil
-		e.r.running[c.v.ask.Route]--
+		e.r.running[c.v.query.Route]--
 		e.fail(errSlowLog)
 	}
 	if t := e.tape; t != nil && !e.r.alone && now.Sub(e.heartbeat) >= heartbeatEvery {

@@ -146,11 +146,11 @@ type requested struct {
 	got  chan Answer
 }
 
-func (p *place) ask(r *Recorder, since string) *requested {
+func (p *place) query(r *Recorder, since string) *requested {
 	a := &requested{tape: &Tape{}, got: make(chan Answer, 1)}
 	q := Request{Route: "r", Method: "POST", Path: "/"}
 	o := OwnerOf(auth.Anonymous, nil, http.Header{}, netip.MustParseAddr("10.0.0.1"))
-	a.Viewer = r.Ask(Ask{Record: &p.cfg, Route: "r", Key: q.Key(o), Owner: o, Since: since, Tape: a.tape, Loop: p.loop, Then: func(x Answer) { a.got <- x }})
+	a.Viewer = r.Query(Query{Record: &p.cfg, Route: "r", Key: q.Key(o), Owner: o, Since: since, Tape: a.tape, Loop: p.loop, Then: func(x Answer) { a.got <- x }})
 	return a
 }
 
@@ -180,7 +180,7 @@ func TestTwoNodesThatStartAtOnceMakeOneRecording(t *testing.T) {
 	for range 20 {
 		p := newPlace(t)
 		nodes := []*Recorder{p.node(false), p.node(false)}
-		all := []*requested{p.ask(nodes[0], ""), p.ask(nodes[1], ""), p.ask(nodes[0], ""), p.ask(nodes[1], "")}
+		all := []*requested{p.query(nodes[0], ""), p.query(nodes[1], ""), p.query(nodes[0], ""), p.query(nodes[1], "")}
 		var starter *requested
 		started := make(chan *requested, len(all))
 		var follows atomic.Int64
@@ -208,11 +208,11 @@ func TestTwoNodesThatStartAtOnceMakeOneRecording(t *testing.T) {
 func TestVoidLetsTheNextStart(t *testing.T) {
 	p := newPlace(t)
 	r := p.node(true)
-	first := p.ask(r, "")
+	first := p.query(r, "")
 	if x := first.answer(t); !x.Start {
 		t.Fatalf("%+v", x)
 	}
-	second := p.ask(r, "")
+	second := p.query(r, "")
 	p.onLoop(first.tape.Void)
 	first.Leave()
 	if x := second.answer(t); !x.Start {
@@ -227,7 +227,7 @@ func TestClaimOfALeavingClientPassesToTheNext(t *testing.T) {
 	p := newPlace(t)
 	r := p.node(true)
 	for range 50 {
-		a, b := p.ask(r, ""), p.ask(r, "")
+		a, b := p.query(r, ""), p.query(r, "")
 		a.Leave()
 		var x Answer
 		select {
@@ -248,7 +248,7 @@ func TestClaimOfALeavingClientPassesToTheNext(t *testing.T) {
 func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 	p := newPlace(t)
 	dead := New(Options{Hub: p.hub, Alone: true})
-	a := p.ask(func() *Recorder { var err error; p.cfg, err = dead.Check(p.cfg); must(t, err); return dead }(), "")
+	a := p.query(func() *Recorder { var err error; p.cfg, err = dead.Check(p.cfg); must(t, err); return dead }(), "")
 	if x := a.answer(t); !x.Start {
 		t.Fatalf("%+v", x)
 	}
@@ -262,7 +262,7 @@ func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 	dead.writers.Wait()
 	r := p.node(true)
 	at := hub.Position{Epoch: a.tape.start.Epoch, Offset: a.tape.start.Offset}
-	b := p.ask(r, at.String())
+	b := p.query(r, at.String())
 	x := b.answer(t)
 	if x.Follow == nil || x.Follow.Since != at.String() || x.Follow.Channel != a.tape.channel {
 		t.Fatalf("%+v", x)
@@ -270,7 +270,7 @@ func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 	if n := r.Stats().Lost; n != 1 {
 		t.Errorf("%d lost", n)
 	}
-	if c := p.ask(r, ""); !c.answer(t).Start {
+	if c := p.query(r, ""); !c.answer(t).Start {
 		t.Error("a request without a position does not start anew")
 	} else {
 		p.onLoop(c.tape.Void)
@@ -282,7 +282,7 @@ func TestRecordingOfADeadNodeIsEnded(t *testing.T) {
 func TestTapeReadsAtTheLogsPace(t *testing.T) {
 	p := newPlace(t)
 	r := p.node(true)
-	a := p.ask(r, "")
+	a := p.query(r, "")
 	if x := a.answer(t); !x.Start {
 		t.Fatalf("%+v", x)
 	}

@@ -108,8 +108,8 @@ func (r *Recorder) Check(cfg policy.Record) (policy.Record, error) {
 	return cfg, nil
 }
 
-// An Ask is what a client wants.
-type Ask struct {
+// An Query is what a client wants.
+type Query struct {
 	// Record is the route's configuration, as Check returned it; unused with ID.
 	Record *policy.Record
 	Route  string
@@ -129,7 +129,7 @@ type Ask struct {
 	Then func(Answer)
 }
 
-func (a *Ask) channel() string {
+func (a *Query) channel() string {
 	if a.ID != nil {
 		return index(a.ID.namespace, a.ID.key)
 	}
@@ -157,15 +157,15 @@ type Viewer struct {
 	gone atomic.Bool
 
 	// The clerk's goroutine.
-	ask      Ask
+	query    Query
 	entry    *entry // nil: left
 	attached bool   // counted in entry.viewers
 	since    time.Time
 }
 
-// Ask starts v. Any goroutine may call it; it does not wait.
-func (r *Recorder) Ask(a Ask) *Viewer {
-	v := &Viewer{r: r, ask: a, since: time.Now()}
+// Query starts v. Any goroutine may call it; it does not wait.
+func (r *Recorder) Query(a Query) *Viewer {
+	v := &Viewer{r: r, query: a, since: time.Now()}
 	r.started.Do(func() { r.clerk.Go(r.run) })
 	if !r.post(func() { r.look(v) }) {
 		a.Loop.Post(func() { a.Then(Answer{Err: wire.ErrorOf(hub.ErrClosed)}) })
@@ -260,7 +260,7 @@ func (r *Recorder) look(v *Viewer) {
 	if v.gone.Load() {
 		return
 	}
-	name := v.ask.channel()
+	name := v.query.channel()
 	e := r.entries[name]
 	if e == nil {
 		if len(r.entries) >= maxEntries {
@@ -282,7 +282,7 @@ func (r *Recorder) look(v *Viewer) {
 }
 
 func (v *Viewer) answer(a Answer) {
-	v.ask.Loop.Post(func() { v.ask.Then(a) })
+	v.query.Loop.Post(func() { v.query.Then(a) })
 }
 
 // leave is Leave on the clerk's goroutine.

@@ -116,8 +116,8 @@ var _ proxy.Sink = (*Tape)(nil)
 
 // entrust gives t the recording that was claimed for it.
 func (t *Tape) entrust(e *entry, v *Viewer, g *generation) {
-	t.r, t.entry, t.loop, t.cfg, t.route, t.start = e.r, e, v.ask.Loop, v.ask.Record, v.ask.Route, g.start
-	t.id = ID{namespace: v.ask.Record.Namespace, key: v.ask.Key, nonce: g.nonce, kind: g.owner.digest[0]}
+	t.r, t.entry, t.loop, t.cfg, t.route, t.start = e.r, e, v.query.Loop, v.query.Record, v.query.Route, g.start
+	t.id = ID{namespace: v.query.Record.Namespace, key: v.query.Key, nonce: g.nonce, kind: g.owner.digest[0]}
 	t.channel = t.id.channel()
 	t.queue.more = make(chan struct{}, 1)
 }

@@ -13,7 +13,7 @@ func TestRoundRobinIsExactAndSmooth(t *testing.T) {
 	c := newTestCluster(t, Config{Peers: weighted(5, 1, 1)})
 	var got []string
 	for range 7 {
-		p := ask(t, c, 0, ms, 200)
+		p := request(t, c, 0, ms, 200)
 		got = append(got, p.Address().String()[:8])
 	}
 	want := "[10.0.0.1 10.0.0.1 10.0.0.2 10.0.0.1 10.0.0.3 10.0.0.1 10.0.0.1]"
@@ -110,7 +110,7 @@ func TestLeastConnectionsTakesTheLeast(t *testing.T) {
 	busy := peerAt(t, c, "10.0.0.3:80")
 	busy.inflight.Add(1000)
 	for range 100 {
-		if p := ask(t, c, 0, ms, 200); p == busy {
+		if p := request(t, c, 0, ms, 200); p == busy {
 			t.Fatal("the busy peer was asked")
 		}
 	}
@@ -138,14 +138,14 @@ func TestEWMAPrefersTheFast(t *testing.T) {
 
 func TestEWMARetriesSlowPeers(t *testing.T) {
 	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2)})
-	first := ask(t, c, 0, 5*ms, 200)
+	first := request(t, c, 0, 5*ms, 200)
 	slow := mustPick(t, c, 1, 0, nil)
 	if slow == first {
 		t.Fatal("the new peer was not tried at once")
 	}
 	c.Done(slow, ok(1, 20*sec)) // answered after twenty seconds
 	for now := 20 * sec; now < 31*sec; now += 20 * ms {
-		if ask(t, c, now, 5*ms, 200) == slow {
+		if request(t, c, now, 5*ms, 200) == slow {
 			if now < 22*sec {
 				t.Errorf("asked again %s later, with an average of 20 s", time.Duration(now-20*sec))
 			}
@@ -157,7 +157,7 @@ func TestEWMARetriesSlowPeers(t *testing.T) {
 
 func TestEWMAGivesANewPeerOneRequest(t *testing.T) {
 	c := newTestCluster(t, Config{Balance: EWMA, Peers: equal(2)})
-	ask(t, c, 0, 5*ms, 200)
+	request(t, c, 0, 5*ms, 200)
 	counts := map[*Peer]int{}
 	for range 20 {
 		counts[mustPick(t, c, 1, 0, nil)]++ // none is answered

@@ -173,7 +173,7 @@ func TestBreakerTimes(t *testing.T) {
 	p := peerAt(t, c, "10.0.0.1:80")
 	now := 100 * sec
 	for range 20 {
-		ask(t, c, now, ms, 500)
+		request(t, c, now, ms, 500)
 	}
 	if p.breaker.state() != BreakerOpen {
 		t.Fatal("closed after 20 failures")

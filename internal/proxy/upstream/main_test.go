@@ -76,8 +76,8 @@ func mustPick(t testing.TB, c *Cluster, now int64, key uint64, tried *Tried) *Pe
 	return p
 }
 
-// ask makes one request that takes as long as said.
-func ask(t testing.TB, c *Cluster, now, latency int64, status int) *Peer {
+// request makes one request that takes as long as said.
+func request(t testing.TB, c *Cluster, now, latency int64, status int) *Peer {
 	t.Helper()
 	p := mustPick(t, c, now, rand.Uint64(), nil)
 	c.Done(p, Outcome{Status: status, Start: now, FirstByte: now + latency, End: now + latency})

@@ -214,14 +214,14 @@ func TestARecoveredPeerIsAsNew(t *testing.T) {
 		c.Done(p, Outcome{Kind: Timeout, Start: now, End: now + 30*sec})
 	}
 	now += 30 * sec
-	ask(t, c, now, ms, 200)
+	request(t, c, now, ms, 200)
 	if p.latency.value(now, int64(time.Hour)) < 20e9 {
 		t.Fatal("30 s are not remembered")
 	}
 	// Nothing is lost on the other peer: it answers in a millisecond.
 	now += 5*sec + ms
 	for range 3 {
-		if q := ask(t, c, now, ms, 200); q != p {
+		if q := request(t, c, now, ms, 200); q != p {
 			t.Fatal("the half-open peer is avoided for what it did before")
 		}
 	}

@@ -93,7 +93,7 @@ func TestHedgesKeepToTheirShare(t *testing.T) {
 	n, hedges := 0, 0
 	for now := sec; now < 31*sec; now += 5 * ms {
 		n++
-		ask(t, c, now, ms, 200)
+		request(t, c, now, ms, 200)
 		if c.MayHedge(now, Attempt{Made: 1, Idempotent: true, Replayable: true}) {
 			hedges++
 		}
@@ -101,7 +101,7 @@ func TestHedgesKeepToTheirShare(t *testing.T) {
 	near(t, "hedges", float64(hedges), 0.05*float64(n), 0.1)
 	now := 31 * sec
 	for range 1000 {
-		ask(t, c, now, ms, 200)
+		request(t, c, now, ms, 200)
 	}
 	f := func(a Attempt, want bool) {
 		t.Helper()
@@ -120,7 +120,7 @@ func TestNoHedgeUnlessConfiguredOrWithoutAnotherPeer(t *testing.T) {
 	for _, cfg := range []Config{{Peers: equal(2)}, {Peers: equal(1), Hedge: HedgeConfig{After: 1}}} {
 		c := newTestCluster(t, cfg)
 		for range 1000 {
-			ask(t, c, sec, ms, 200)
+			request(t, c, sec, ms, 200)
 		}
 		if c.MayHedge(sec, Attempt{Made: 1, Idempotent: true, Replayable: true}) {
 			t.Errorf("%d peers, %+v: hedged", len(cfg.Peers), cfg.Hedge)
@@ -137,7 +137,7 @@ func TestHedgeAfterIsThePercentile(t *testing.T) {
 			t.Error("hedges without knowing latencies")
 		}
 		for i := range int64(1000) {
-			ask(t, c, s.opts.Now(), (i+1)*ms/10, 200) // 0.1 to 100 ms
+			request(t, c, s.opts.Now(), (i+1)*ms/10, 200) // 0.1 to 100 ms
 		}
 		after(2 * time.Second)
 		if got := c.HedgeAfter(); got < 95*time.Millisecond || got > 120*time.Millisecond {
@@ -145,7 +145,7 @@ func TestHedgeAfterIsThePercentile(t *testing.T) {
 		}
 		for range 20 { // it follows
 			for range 200 {
-				ask(t, c, s.opts.Now(), ms, 200)
+				request(t, c, s.opts.Now(), ms, 200)
 			}
 			after(time.Second)
 		}

@@ -107,7 +107,7 @@ type simCall struct {
 	release chan struct{}
 }
 
-func (b *simBroker) ask(ctx context.Context, name string, take func() error) error {
+func (b *simBroker) query(ctx context.Context, name string, take func() error) error {
 	c := &simCall{name: name, take: take, release: make(chan struct{})}
 	b.sim.mu.Lock()
 	b.calls = append(b.calls, c)
@@ -194,7 +194,7 @@ func (b *simBroker) Subscribe(ctx context.Context, ns *Namespace, channel string
 	}
 	l.subscribed[channel] = true
 	b.sim.mu.Unlock()
-	err = b.ask(ctx, "subscribe "+channel, func() error {
+	err = b.query(ctx, "subscribe "+channel, func() error {
 		if ns.Durability == None {
 			return nil
 		}
@@ -225,7 +225,7 @@ func (b *simBroker) Unsubscribe(ns *Namespace, channel string) {
 
 func (b *simBroker) History(ctx context.Context, ns *Namespace, channel string, since uint64, limit int) (p Page, err error) {
 	l := b.logs[ns.Name]
-	err = b.ask(ctx, fmt.Sprint("history ", channel, since), func() error {
+	err = b.query(ctx, fmt.Sprint("history ", channel, since), func() error {
 		b.reads[fmt.Sprint(channel, since)]++
 		kept, removed := l.channel(channel)
 		p = Page{Epoch: l.epoch(), Covered: l.last, FirstRetained: removed + 1}
@@ -247,13 +247,13 @@ func (b *simBroker) History(ctx context.Context, ns *Namespace, channel string, 
 
 func (b *simBroker) Top(ctx context.Context, ns *Namespace) (p Position, err error) {
 	l := b.logs[ns.Name]
-	err = b.ask(ctx, "top "+ns.Name, func() error { p = l.top(); return nil })
+	err = b.query(ctx, "top "+ns.Name, func() error { p = l.top(); return nil })
 	return p, err
 }
 
 func (b *simBroker) Prove(ctx context.Context, ns *Namespace, p Position) (c Check, err error) {
 	l := b.logs[ns.Name]
-	err = b.ask(ctx, fmt.Sprint("prove ", p), func() error {
+	err = b.query(ctx, fmt.Sprint("prove ", p), func() error {
 		if p.Epoch == l.epoch() && p.Offset <= l.last {
 			c = check(p)
 		}

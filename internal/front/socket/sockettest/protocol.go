@@ -57,8 +57,8 @@ func (p *Protocol) Endpoints() []socket.Endpoint {
 	events.Stream = true
 	return []socket.Endpoint{
 		e("/test/socket", "GET", 0, p.socket), e("/test/lines", "GET, HEAD", 0, p.lines), events,
-		e("/test/ask", "GET, HEAD, POST", 1024, p.ask), e("/test/below/*", "GET", 0, p.ask), e("/test/below/more/*", "GET", 0, p.ask),
-		e("/test/unread", "POST", 0, p.ask),
+		e("/test/ask", "GET, HEAD, POST", 1024, p.answerRequest), e("/test/below/*", "GET", 0, p.answerRequest), e("/test/below/more/*", "GET", 0, p.answerRequest),
+		e("/test/unread", "POST", 0, p.answerRequest),
 	}
 }
 
@@ -288,8 +288,8 @@ func (p *Protocol) events(r socket.Request) {
 	r.Subscribe(s)
 }
 
-// ask answers with what it was asked.
-func (p *Protocol) ask(r socket.Request) {
+// answerRequest answers with what it was asked.
+func (p *Protocol) answerRequest(r socket.Request) {
 	origin, access := r.Origin()
 	answer := func() {
 		r.Answer(200, "text/plain", fmt.Appendf(nil, "%s %s %s host=%s x=%s origin=%s,%v secure=%v local=%v body=%s", r.Method(), r.Path(), r.Query(), r.Host(),

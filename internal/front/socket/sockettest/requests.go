@@ -264,7 +264,7 @@ func pipeline(t *testing.T, f *Front) {
 
 func drain(t *testing.T, f *Front) {
 	c := f.dial(t, "")
-	c.ask("hello", "hello")
+	c.roundTrip("hello", "hello")
 	f.Drain(0)
 	c.want("bye")
 	c.closes(1012)

@@ -100,7 +100,7 @@ func (c *client) want(text string) {
 	}
 }
 
-func (c *client) ask(say, want string) {
+func (c *client) roundTrip(say, want string) {
 	c.t.Helper()
 	c.send(say)
 	c.want(want)
@@ -117,8 +117,8 @@ func (c *client) closes(code uint16) {
 
 func messages(t *testing.T, f *Front) {
 	c := f.dial(t, "")
-	c.ask("hello", "hello")
-	c.ask(strings.Repeat("long ", 3000), strings.Repeat("long ", 3000))
+	c.roundTrip("hello", "hello")
+	c.roundTrip(strings.Repeat("long ", 3000), strings.Repeat("long ", 3000))
 	if err := c.Write(websocket.OpBinary, []byte{0, 0xff}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,9 +195,9 @@ func (f *Front) publish(t *testing.T, channel, text string, a hub.Attributes) {
 
 func subscriptions(t *testing.T, f *Front) {
 	a, b := f.dial(t, ""), f.dial(t, "later")
-	a.ask("sub one", "subscribed one")
-	b.ask("sub one", "subscribed one")
-	b.ask("sub two", "subscribed two")
+	a.roundTrip("sub one", "subscribed one")
+	b.roundTrip("sub one", "subscribed one")
+	b.roundTrip("sub two", "subscribed two")
 	b.send("sub no:such")
 	if s, err := b.read(); err != nil || !strings.HasPrefix(s, "refused ") {
 		t.Fatalf("%q, %v", s, err)
@@ -211,12 +211,12 @@ func subscriptions(t *testing.T, f *Front) {
 	b.want("first")
 	f.publish(t, "two", "second", hub.Attributes{})
 	b.want("second")
-	b.ask("unsub one", "unsubscribed")
+	b.roundTrip("unsub one", "unsubscribed")
 	f.publish(t, "one", "third", hub.Attributes{})
 	a.want("third")
 	f.publish(t, "two", "fourth", hub.Attributes{})
 	b.want("fourth")
-	b.ask("sub one", "subscribed one")
+	b.roundTrip("sub one", "subscribed one")
 	for i := range 200 { // many in one write, or in many
 		f.publish(t, "one", fmt.Sprint(i), hub.Attributes{})
 	}
@@ -226,7 +226,7 @@ func subscriptions(t *testing.T, f *Front) {
 	}
 	c := f.dial(t, "")
 	for _, channel := range []string{"two", "one"} { // its first subscription, and another
-		c.ask("all "+channel, "subscribed "+channel)
+		c.roundTrip("all "+channel, "subscribed "+channel)
 		for s := ""; s != "live "+channel; {
 			last := s
 			var err error
@@ -248,16 +248,16 @@ func subscriptions(t *testing.T, f *Front) {
 
 func wishes(t *testing.T, f *Front) {
 	c := f.dial(t, "", "other", "test.v1")
-	c.ask("who", `127.0.0.1 "test.v1" true`)
-	c.ask("timer", "timer")
-	c.ask("do", "done")
-	c.ask("post", "posted")
-	c.ask("ping", "pong")
+	c.roundTrip("who", `127.0.0.1 "test.v1" true`)
+	c.roundTrip("timer", "timer")
+	c.roundTrip("do", "done")
+	c.roundTrip("post", "posted")
+	c.roundTrip("ping", "pong")
 	if c.Subprotocol() != "test.v1" {
 		t.Errorf("subprotocol %q", c.Subprotocol())
 	}
 	d := f.dial(t, "", "other")
-	d.ask("who", `127.0.0.1 "" true`)
+	d.roundTrip("who", `127.0.0.1 "" true`)
 	if d.Subprotocol() != "" {
 		t.Errorf("subprotocol %q", d.Subprotocol())
 	}
@@ -321,16 +321,16 @@ func brokenRules(t *testing.T, f *Front) {
 
 func panics(t *testing.T, f *Front) {
 	a, b, c := f.dial(t, ""), f.dial(t, ""), f.dial(t, "")
-	a.ask("sub one", "subscribed one")
-	b.ask("subpanic one", "subscribed one")
-	c.ask("sub one", "subscribed one")
+	a.roundTrip("sub one", "subscribed one")
+	b.roundTrip("subpanic one", "subscribed one")
+	c.roundTrip("sub one", "subscribed one")
 	f.publish(t, "one", "hello", hub.Attributes{})
 	a.want("hello")
 	c.want("hello")
 	b.closes(1011)
 	c.send("panic")
 	c.closes(1011)
-	a.ask("still here", "still here")
+	a.roundTrip("still here", "still here")
 	if n := f.Panics(); n != 2 {
 		t.Errorf("%d panics counted", n)
 	}
@@ -339,13 +339,13 @@ func panics(t *testing.T, f *Front) {
 
 func ends(t *testing.T, f *Front) {
 	c := f.dial(t, "")
-	c.ask("close 4001 enough", "closing")
+	c.roundTrip("close 4001 enough", "closing")
 	_, err := c.read()
 	if e, ok := errors.AsType[*websocket.CloseError](err); !ok || e.Code != 4001 || e.Reason != "enough" {
 		t.Errorf("got %v", err)
 	}
 	c = f.dial(t, "")
-	c.ask("sub one", "subscribed one")
+	c.roundTrip("sub one", "subscribed one")
 	c.send("cut")
 	if s, err := c.read(); err == nil {
 		t.Errorf("after a cut: %q", s)
@@ -367,7 +367,7 @@ func slowReaders(t *testing.T, f *Front) {
 			t.Fatalf("frame %d: %d bytes, %v", i, len(s), err)
 		}
 	}
-	c.ask("hello", "hello")
+	c.roundTrip("hello", "hello")
 	trial.Eventually(t, "the session was notified that its queue is drained", func() bool { return f.drained.Load() > 0 })
 	c.send("flood 2000") // more than may wait, and the client does not read
 	f.Gone(t)
@@ -409,7 +409,7 @@ func goneDuringWork(t *testing.T, f *Front) {
 	defer release()
 	c := f.dial(t, "")
 	c.send("do")
-	c.ask("meanwhile", "meanwhile")
+	c.roundTrip("meanwhile", "meanwhile")
 	c.CloseNow()
 	f.Gone(t)
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+f.Addr+"/test/ask?do", nil)
@@ -428,7 +428,7 @@ func goneDuringWork(t *testing.T, f *Front) {
 	}
 	release()
 	d := f.dial(t, "")
-	d.ask("do", "done")
+	d.roundTrip("do", "done")
 	if n := f.thens.Load(); n > 2 {
 		t.Errorf("%d calls for clients that have gone", n)
 	}
