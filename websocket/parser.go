@@ -34,13 +34,13 @@ const (
 	clientSide state = 1 << iota
 	deflateOn
 
-	inFrame    // the header was read, the payload is not complete
-	final      // this frame ends its message
-	compressed // this message is compressed
-	gathering  // this message does not lie in the caller's buffer alone
-	heldMsg    // the caller has a message that lies in asm
-	heldCtl    // the caller has a control payload that lies in asm
-	peerClosed // a close frame came: nothing after it counts
+	inFrame        // the header was read, the payload is not complete
+	final          // this frame ends its message
+	compressed     // this message is compressed
+	gathering      // this message does not lie in the caller's buffer alone
+	pendingMessage // the caller has a message that lies in asm
+	pendingControl // the caller has a control payload that lies in asm
+	peerClosed     // a close frame came: nothing after it counts
 )
 
 // ParserOptions is what the handshake settled. The zero value is a server without
@@ -93,7 +93,7 @@ func (p *Parser) Idle() bool {
 // Calling Next until it is not ok also returns every buffer a past event lay in.
 // After a close event all further bytes are swallowed (RFC 6455 §5.5.1).
 func (p *Parser) Next(b []byte) (ev Event, n int, ok bool, err error) {
-	if p.state&(heldMsg|heldCtl) != 0 {
+	if p.state&(pendingMessage|pendingControl) != 0 {
 		p.letGo()
 	}
 	for p.err == nil {
@@ -310,7 +310,7 @@ func (p *Parser) message() (Event, bool) {
 		p.fail(errUTF8)
 		return Event{}, false
 	}
-	p.state |= heldMsg
+	p.state |= pendingMessage
 	return Event{Op: op, Payload: a.buf[:len(a.buf):len(a.buf)]}, true
 }
 
@@ -326,7 +326,7 @@ func (p *Parser) control(chunk []byte) (Event, bool) {
 		if p.left > 0 {
 			return Event{}, false
 		}
-		p.state |= heldCtl
+		p.state |= pendingControl
 		chunk = a.control[:a.ncontrol:a.ncontrol]
 	}
 	if p.op != OpClose {
@@ -338,7 +338,7 @@ func (p *Parser) control(chunk []byte) (Event, bool) {
 // close checks the payload of a close frame (RFC 6455 §5.5.1).
 func (p *Parser) close(chunk []byte) (Event, bool) {
 	if p.asm != nil {
-		p.state |= heldCtl // the message it cuts off goes with the next call
+		p.state |= pendingControl // the message it cuts off goes with the next call
 	}
 	if len(chunk) == 0 {
 		p.state |= peerClosed
@@ -365,21 +365,21 @@ func (p *Parser) close(chunk []byte) (Event, bool) {
 func (p *Parser) letGo() {
 	a := p.asm
 	a.ncontrol = 0
-	if p.state&heldMsg != 0 || p.state&peerClosed != 0 || len(a.buf) == 0 {
+	if p.state&pendingMessage != 0 || p.state&peerClosed != 0 || len(a.buf) == 0 {
 		// A message that is handed out, or cut off by a close, is over; one that has
 		// only empty fragments so far needs nothing kept.
 		a.release()
 		p.asm = nil
 	}
-	p.state &^= heldMsg | heldCtl
+	p.state &^= pendingMessage | pendingControl
 }
 
 // disown leaves the last event's payload to anyone who has it, for good.
 func (p *Parser) disown() {
-	if p.state&heldMsg != 0 {
+	if p.state&pendingMessage != 0 {
 		p.asm = nil
 	}
-	p.state &^= heldMsg
+	p.state &^= pendingMessage
 }
 
 // fail ends the connection's input. It returns 0, the header that was not read.
@@ -389,7 +389,7 @@ func (p *Parser) fail(err *ProtocolError) int {
 		p.asm.release()
 		p.asm = nil
 	}
-	p.state &^= heldMsg | heldCtl
+	p.state &^= pendingMessage | pendingControl
 	return 0
 }
 

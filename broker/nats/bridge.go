@@ -78,10 +78,10 @@ func (p *pending) failed(err error) error {
 	return &hub.UncertainError{Key: key, Err: err}
 }
 
-// holdAfter is how long the oldest publish that was sent is without an answer before new
+// queueAfter is how long the oldest publish that was sent is without an answer before new
 // ones wait for it. The next leader would store them first if they were sent: it knows of
 // the old ones only when they are sent again. No group elects a leader sooner.
-const holdAfter = time.Second
+const queueAfter = time.Second
 
 // resendAfter is how long it is without an answer before all are sent again though no
 // election was noticed.
@@ -110,7 +110,7 @@ func (o *outbox) ready(p *pending) bool {
 		return false
 	}
 	now := time.Now()
-	if p.sent == 0 && o.holds(s, now) {
+	if p.sent == 0 && o.queues(s, now) {
 		return false
 	}
 	if s.bridge.until.IsZero() {
@@ -168,9 +168,9 @@ func overtake(o *outbox, p *pending) {
 	}
 }
 
-// holds reports whether new publishes of s wait for older ones. It looks at them every
+// queues reports whether new publishes of s wait for older ones. It looks at them every
 // bridgeEvery. o.mu is held.
-func (o *outbox) holds(s *stream, now time.Time) bool {
+func (o *outbox) queues(s *stream, now time.Time) bool {
 	if now.Sub(s.bridge.looked) < bridgeEvery {
 		return s.bridge.held
 	}
@@ -178,7 +178,7 @@ func (o *outbox) holds(s *stream, now time.Time) bool {
 	for _, p := range s.share.order {
 		if !p.answered && p.sent > 0 && p.repeatable() {
 			waits := now.Sub(p.sentAt)
-			s.bridge.held = waits > holdAfter
+			s.bridge.held = waits > queueAfter
 			if waits > resendAfter {
 				o.keepSent(s)
 			}

@@ -432,7 +432,7 @@ func (o *outbox) ack(m *natsgo.Msg) {
 	}
 	o.found(id, ackErr == nil && len(m.Data) > 0)
 	if ackErr == nil && len(m.Data) > 0 {
-		if s := streamOf(o, id); s != nil && s.site.hold(id, seq, duplicate) {
+		if s := streamOf(o, id); s != nil && s.site.deferAck(id, seq, duplicate) {
 			return
 		}
 	}

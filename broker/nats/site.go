@@ -51,7 +51,7 @@ type siteView struct {
 	last     map[string]*siteLook // what each answered last
 	copied   hub.Position         // how far the copy is known to have come
 	alone    string               // the epoch in which publishes need no copy, as was seen last
-	held     []heldAck            // publishes that are stored at one site
+	deferred []deferredAck        // publishes that are stored at one site
 }
 
 // siteEvery is how often both sites are asked, siteHurry how long to wait at least between
@@ -438,7 +438,7 @@ func (w *siteView) status() SiteStatus {
 		}
 		st.Kept = copied.last - min(upTo, copied.last)
 	}
-	for _, h := range w.held {
+	for _, h := range w.deferred {
 		if h.id != 0 {
 			st.Waiting++
 		}

@@ -12,22 +12,22 @@ import (
 // With both_sites a publish is acknowledged, and delivered live, when the copy has it. Should
 // the copy take over, it has all that any client was sent or acknowledged.
 
-// A heldAck is a publish that the leading site has stored at seq.
-type heldAck struct {
+// A deferredAck is a publish that the leading site has stored at seq.
+type deferredAck struct {
 	id        uint64
 	seq       uint64
 	duplicate bool
 }
 
-// hold keeps an acknowledgement until the copy has the message, and reports whether it must.
-func (w *siteLog) hold(id, seq uint64, duplicate bool) bool {
+// deferAck keeps an acknowledgement until the copy has the message, and reports whether it must.
+func (w *siteLog) deferAck(id, seq uint64, duplicate bool) bool {
 	if !w.both() {
 		return false
 	}
 	w.mu.Lock()
-	w.held = append(w.held, heldAck{id, seq, duplicate})
-	if most := w.s.b.cfg.MaxPending; len(w.held) > 2*most { // the outbox has not as many: the oldest were answered otherwise
-		w.held = slices.Delete(w.held, 0, len(w.held)-most)
+	w.deferred = append(w.deferred, deferredAck{id, seq, duplicate})
+	if most := w.s.b.cfg.MaxPending; len(w.deferred) > 2*most { // the outbox has not as many: the oldest were answered otherwise
+		w.deferred = slices.Delete(w.deferred, 0, len(w.deferred)-most)
 	}
 	w.mu.Unlock()
 	nudge(w.kick)
@@ -91,7 +91,7 @@ func (w *siteLog) safe(ctx context.Context, epoch, site string) (upTo uint64, ok
 func (w *siteView) waitsForCopy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.held) > 0
+	return len(w.deferred) > 0
 }
 
 // release answers what waits for the messages up to at.
@@ -100,8 +100,8 @@ func (w *siteView) release(at hub.Position) {
 	if at.Epoch != w.copied.Epoch || at.Offset > w.copied.Offset {
 		w.copied = at
 	}
-	var ready []heldAck
-	w.held = slices.DeleteFunc(w.held, func(h heldAck) bool {
+	var ready []deferredAck
+	w.deferred = slices.DeleteFunc(w.deferred, func(h deferredAck) bool {
 		if h.seq <= at.Offset {
 			ready = append(ready, h)
 			return true
@@ -122,7 +122,7 @@ func (w *siteView) release(at hub.Position) {
 // forget drops what waits: another site leads, which l is, and the publishes are sent there.
 func (w *siteView) forget(l *siteLook) {
 	w.mu.Lock()
-	w.held, w.alone = nil, ""
+	w.deferred, w.alone = nil, ""
 	if l.sited.alone {
 		w.alone = l.epoch
 	}
@@ -145,7 +145,7 @@ func (w *siteLog) await(seq uint64) bool {
 			w.alone == w.s.epochNow()
 		if !done && !asked {
 			asked = true
-			w.held = append(w.held, heldAck{seq: seq})
+			w.deferred = append(w.deferred, deferredAck{seq: seq})
 		}
 		w.mu.Unlock()
 		if done {

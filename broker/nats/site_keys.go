@@ -214,7 +214,7 @@ func (k *siteKeys) from(ctx context.Context) (time.Time, error) {
 // answerCopied answers the publish called id, whose idempotency key a copied message at seq has.
 func answerCopied(o *outbox, id, seq uint64) {
 	o.found(id, true)
-	if s := streamOf(o, id); s != nil && s.site.hold(id, seq, true) {
+	if s := streamOf(o, id); s != nil && s.site.deferAck(id, seq, true) {
 		return
 	}
 	answerPublish(o, id, seq, true, []byte("{}"), nil)

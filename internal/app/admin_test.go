@@ -135,7 +135,7 @@ func TestConnectionsAreSortedAndLimited(t *testing.T) {
 	g.subscribers(t, 300, "") // more than a loop looks at in one go
 	slow := g.slowDial(t, "GET /sse?channel=bulk&token="+mint(t, auth.MintClaims{Subject: "slow", Subscribe: []string{"**"}})+" HTTP/1.1\nHost: a\n\n")
 	slow.Response()
-	for n := 0; g.push.Stats().Held < 200; n++ { // more than its window can still take
+	for n := 0; g.push.Stats().Queued < 200; n++ { // more than its window can still take
 		if n > 20_000 {
 			t.Fatal("too little is ever held")
 		}

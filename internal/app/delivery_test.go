@@ -99,7 +99,7 @@ func TestControlFramesPassAFullQueue(t *testing.T) {
 		publish()
 	}
 	w.SendFrame(websocket.OpClose, "\x03\xe8")
-	trial.Eventually(t, "the subscriber has left", func() bool { return g.push.Stats().Held == 0 })
+	trial.Eventually(t, "the subscriber has left", func() bool { return g.push.Stats().Queued == 0 })
 	for range 50 {
 		g.put(t, "news", payload)
 	}

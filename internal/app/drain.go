@@ -34,15 +34,15 @@ func (a *departure) plan() (plan wire.DrainPlan, alone bool) {
 		return wire.DrainPlan{Over: min(seconds(n/rate), a.limit), Spread: 100 * time.Millisecond}, false
 	}
 	plan = wire.DrainPlan{Over: min(seconds(n/closesPerSecond), a.limit/2), Spread: max(300*time.Millisecond, seconds(n/a.room.rate(1)))}
-	if !a.holdsListener(n) {
+	if !a.keepsListener(n) {
 		plan.Away = plan.Over + stopTime + max(200*time.Millisecond, time.Duration(a.startTook.Load())*3/2)
 	}
 	return plan, true
 }
 
-// holdsListener reports whether n clients can wait in the kernel for the next process:
+// keepsListener reports whether n clients can wait in the kernel for the next process:
 // the service manager keeps the listening sockets, and their backlogs are large enough.
-func (a *departure) holdsListener(n float64) bool {
+func (a *departure) keepsListener(n float64) bool {
 	return n < float64(a.listeners.kept*a.loops.Backlog())/2
 }
 
@@ -108,7 +108,7 @@ func (a *departure) run(hard context.Context) {
 }
 
 func (a *departure) start(plan wire.DrainPlan, alone bool) {
-	if alone && a.holdsListener(float64(a.streams())) {
+	if alone && a.keepsListener(float64(a.streams())) {
 		a.loops.StopAccepting()
 	} else {
 		a.loops.PaceAccepting(refusalsPerSecond)

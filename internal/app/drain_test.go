@@ -259,7 +259,7 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	trial.Eventually(t, "the connections are gone", func() bool { return g.loops.Open() == 0 })
 	trial.Eventually(t, "the counters are back", func() bool {
 		st := g.push.Stats()
-		return st.SSE == 0 && st.WebSocket == 0 && st.Held == 0 && st.HeldBytes == 0 && g.front.Waiting() == 0 && g.hub.Stats().QueueDepth == 0
+		return st.SSE == 0 && st.WebSocket == 0 && st.Queued == 0 && st.QueuedBytes == 0 && g.front.Waiting() == 0 && g.hub.Stats().QueueDepth == 0
 	})
 	trial.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= goroutines })
 	trial.Eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= files })

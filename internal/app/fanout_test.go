@@ -201,13 +201,13 @@ func TestASlowReaderIsClosedAfterAWholeFrameAndOthersAreNot(t *testing.T) {
 		if got := fast.Block(); !strings.Contains(got, payload) { // it paces the publisher
 			t.Fatalf("the fast reader got %.80q", got)
 		}
-		held.Store(max(held.Load(), g.push.Stats().HeldBytes))
+		held.Store(max(held.Load(), g.push.Stats().QueuedBytes))
 	}
 	if got := held.Load(); got == 0 || got > 2*128<<10 {
 		t.Errorf("%d bytes were held for two readers of at most %d", got, 128<<10)
 	}
-	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 {
-		t.Errorf("%d messages of %d bytes are still held", st.Held, st.HeldBytes)
+	if st := g.push.Stats(); st.Queued != 0 || st.QueuedBytes != 0 {
+		t.Errorf("%d messages of %d bytes are still held", st.Queued, st.QueuedBytes)
 	}
 	hurry(slowSSE)
 	hurry(slowWS)
@@ -251,7 +251,7 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 	many.Block()
 	payload := strings.Repeat("x", 2000)
 	n := 0
-	for ; g.push.Stats().Held < 100; n++ {
+	for ; g.push.Stats().Queued < 100; n++ {
 		if n == 20_000 {
 			t.Fatal("nothing is ever held")
 		}
@@ -267,7 +267,7 @@ func TestAReaderThatPausesGetsEverythingInOrder(t *testing.T) {
 			t.Fatalf("several namespaces: block %.90q, want %d with the position in both", got, i)
 		}
 	}
-	if st := g.push.Stats(); st.Held != 0 || st.HeldBytes != 0 || st.TooSlow != 0 {
+	if st := g.push.Stats(); st.Queued != 0 || st.QueuedBytes != 0 || st.TooSlow != 0 {
 		t.Errorf("after catching up: %+v", st)
 	}
 }

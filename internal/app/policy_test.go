@@ -103,8 +103,8 @@ func TestDropOldestReportsWhatItDropped(t *testing.T) {
 	if gaps == 0 {
 		t.Error("there was no gap event, so nothing was dropped: the test is too small")
 	}
-	if st := g.push.Stats(); st.Dropped == 0 || st.Gaps != uint64(gaps) || st.Held != 0 || st.HeldBytes != 0 || st.TooSlow != 0 {
-		t.Errorf("dropped %d, gaps %d of %d, held %d (%d bytes), too slow %d", st.Dropped, st.Gaps, gaps, st.Held, st.HeldBytes, st.TooSlow)
+	if st := g.push.Stats(); st.Dropped == 0 || st.Gaps != uint64(gaps) || st.Queued != 0 || st.QueuedBytes != 0 || st.TooSlow != 0 {
+		t.Errorf("dropped %d, gaps %d of %d, held %d (%d bytes), too slow %d", st.Dropped, st.Gaps, gaps, st.Queued, st.QueuedBytes, st.TooSlow)
 	}
 }
 

@@ -14,7 +14,7 @@ const reviewPatience = 10 * time.Second
 
 // reviewOf is what clients are queried about a change. It is made before the commit.
 func reviewOf(c *change) *access.Review {
-	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Holds: c.auth.Holds}
+	return &access.Review{Was: c.was, Now: c.rules, Identity: c.auth.Identity, Valid: c.auth.Valid}
 }
 
 // review checks all clients again, and returns how many lose their rights.

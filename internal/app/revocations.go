@@ -369,7 +369,7 @@ func (v *revocations) review(ctx context.Context) {
 		case <-v.more:
 		}
 		closing := a.reload.review(ctx, &access.Review{
-			Was: a.access, Now: a.access, Holds: auth.Holds,
+			Was: a.access, Now: a.access, Valid: auth.Valid,
 			Identity: func(id *auth.Identity) (*auth.Identity, bool) {
 				return id, !v.list.RevokesIdentity(id, time.Now())
 			},

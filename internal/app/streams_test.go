@@ -75,7 +75,7 @@ func TestStreamsOverHTTP2AreListedAmongTheOthers(t *testing.T) {
 	was := int64(-1)
 	trial.Eventually(t, "messages that wait, and no more that go", func() bool {
 		time.Sleep(20 * time.Millisecond)
-		now := g.push.Stats().Held
+		now := g.push.Stats().Queued
 		steady := now > 200 && now == was
 		was = now
 		return steady

@@ -100,8 +100,8 @@ func newMetrics(a *Watch, c *catalog, withTLS bool) *coreMetrics {
 	one("weir_gaps_total", "Gaps declared to subscribers.", counter, func() float64 { return float64(a.Hub.Stats().Gaps + a.Push.Stats().Gaps) })
 	one("weir_positions_refuted_total", "Positions of clients whose check is not that of the log: it lost messages or was restored from a backup.", counter, func() float64 { return float64(a.Hub.Stats().Refuted) })
 	one("weir_hub_queue_messages", "Messages that wait for the loops.", gauge, func() float64 { return float64(a.Hub.Stats().QueueDepth) })
-	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().Held) })
-	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().HeldBytes) })
+	one("weir_subscribers_lagging_messages", "Messages that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().Queued) })
+	one("weir_subscribers_lagging_bytes", "Payload bytes that wait for slow subscribers.", gauge, func() float64 { return float64(a.Push.Stats().QueuedBytes) })
 	one("weir_subscribers_lagged_total", "Times a subscriber fell behind its socket.", counter, func() float64 { return float64(a.Push.Stats().Lagged) })
 	family("weir_subscribers_closed_total", "Subscribers closed by this side, by reason.", "reason", counter, func(emit func(float64, ...string)) {
 		s := a.Push.Stats()

@@ -67,7 +67,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 		event("centrifuge", "backend_error", t.BackendErrors)
 		event("centrifuge", "event_lost", t.EventsLost)
 		event("centrifuge", "api_call", t.APICalls)
-		gauge(m.waiting, t.Held, "centrifuge")
+		gauge(m.waiting, t.Queued, "centrifuge")
 	}
 	if p.Pusher != nil {
 		t := p.Pusher.Stats()

@@ -99,7 +99,7 @@ func (a *samples) memoryOwners() (o governor.MemoryOwners) {
 	subscribers := uint64(max(p.SSE+p.WebSocket, 0))
 	others := uint64(max(int64(a.Loops.Open())-p.SSE-p.WebSocket, 0))
 	o.Connections += subscribers*uint64(push.SessionBytes) + others*uint64(downstream.ConnBytes)
-	o.Backlogs = uint64(max(p.HeldBytes, 0))
+	o.Backlogs = uint64(max(p.QueuedBytes, 0))
 	s := a.Hub.Stats()
 	o.WireForms, o.Rings, o.LogCache = uint64(max(s.WireBytes, 0)), uint64(max(s.RingBytes, 0)), uint64(max(s.PageBytes, 0))
 	if a.Memory != nil { // the rings hold messages of this log

@@ -188,9 +188,9 @@ func (a *admission) run() {
 // schedule sees to it that the loop comes back for what waits: at once, or when loops that
 // lag have caught up.
 func (a *admission) schedule() {
-	if a.held() {
+	if a.othersOverloaded() {
 		a.starve()
-		if a.held() {
+		if a.othersOverloaded() {
 			return // they wake this one
 		}
 	}
@@ -233,7 +233,7 @@ func (a *admission) work(now int64) int64 {
 	defer func() { a.serving = false }()
 	var n, took [limit.Classes]int64
 	loop := a.loopState.loop
-	for began := now; now-began+a.batch.owed < max(a.slice, 2*a.batch.most) && !a.held(); {
+	for began := now; now-began+a.batch.owed < max(a.slice, 2*a.batch.most) && !a.othersOverloaded(); {
 		job, c, expired, ok := a.queue.Next(now)
 		if !ok {
 			break
@@ -273,9 +273,9 @@ func (a *admission) guard(job Job, f func()) {
 	f()
 }
 
-// held reports whether other loops have more to deliver than they can soon: more
+// othersOverloaded reports whether other loops have more to deliver than they can soon: more
 // publications would wait there, where no class goes first.
-func (a *admission) held() bool {
+func (a *admission) othersOverloaded() bool {
 	bound := 2 * a.slice
 	if a.queue.Urgent() {
 		bound *= 2
@@ -317,7 +317,7 @@ func (l *LoopState) Late() (late bool, now int64) {
 		l.push.admitting.Store(true)
 	}
 	now = l.loop.Clock()
-	return a.serving || a.queue.Len() > 0 || now-l.loop.Now()+a.batch.owed >= max(a.slice, 2*a.batch.most) || a.held(), now
+	return a.serving || a.queue.Len() > 0 || now-l.loop.Now()+a.batch.owed >= max(a.slice, 2*a.batch.most) || a.othersOverloaded(), now
 }
 
 // Offer decides about a request of class c, which must not be Unclassed; late and now

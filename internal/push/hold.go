@@ -5,8 +5,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// held returns the session's backlog, made on first use.
-func (s *session) held() *backlog.Queue {
+// ensureBacklog returns the session's backlog, made on first use.
+func (s *session) ensureBacklog() *backlog.Queue {
 	if s.backlog == nil {
 		s.backlog = &backlog.Queue{}
 		s.loopState.push.counters.lagged.Add(1)
@@ -14,10 +14,10 @@ func (s *session) held() *backlog.Queue {
 	return s.backlog
 }
 
-// hold keeps b's messages for later. It returns false when a namespace's policy
+// enqueue keeps b's messages for later. It returns false when a namespace's policy
 // ends the subscriber.
-func (s *session) hold(b *hub.Batch) bool {
-	q, p := s.held(), s.loopState.push
+func (s *session) enqueue(b *hub.Batch) bool {
+	q, p := s.ensureBacklog(), s.loopState.push
 	for _, m := range b.Messages {
 		if b.Replay {
 			q.PushReplay(m, &p.waiting)
@@ -30,9 +30,9 @@ func (s *session) hold(b *hub.Batch) bool {
 	return true
 }
 
-// holdGap keeps g in its place among what is held. It returns false when
+// enqueueGap keeps g in its place among what is held. It returns false when
 // nothing is, and g can go out at once.
-func (s *session) holdGap(g hub.Gap) (kept, full bool) {
+func (s *session) enqueueGap(g hub.Gap) (kept, full bool) {
 	if s.backlog == nil {
 		return false, false
 	}

@@ -343,7 +343,7 @@ type Stats struct {
 	Published                                                          uint64 // publications answered with a position
 	PublishErrors                                                      uint64 // publications answered with an error
 	Storing                                                            int64  // publications that the broker has not answered
-	Held, HeldBytes                                                    int64  // messages that wait for slow subscribers now
+	Queued, QueuedBytes                                                int64  // messages that wait for slow subscribers now
 }
 
 // tally counts subscribers on c in, or out.
@@ -382,6 +382,6 @@ func (p *Push) Stats() Stats {
 		Drained: c.drained.Load(), RefusedDrain: c.refusedDrain.Load(), ClientErrors: c.clientErrors.Load(), Lagged: c.lagged.Load(),
 		Published: c.published.Load(), PublishErrors: c.publishErrors.Load(), Storing: c.storing.Load(),
 		Panics: c.panics.Load(), Gaps: w.Gaps.Load(), Dropped: w.Dropped.Load(), Conflated: w.Conflated.Load(),
-		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Held: w.Held.Load(), HeldBytes: w.HeldBytes.Load(),
+		Overloaded: c.overloaded.Load(), Failed: c.failedSubs.Load(), Queued: w.Queued.Load(), QueuedBytes: w.QueuedBytes.Load(),
 	}
 }

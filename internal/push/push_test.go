@@ -179,7 +179,7 @@ func play(t *testing.T, b *scripted, ns hub.Namespace) *stage {
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
-		if st := s.Stats(); st.SSE != 0 || st.WebSocket != 0 || st.Held != 0 || st.HeldBytes != 0 {
+		if st := s.Stats(); st.SSE != 0 || st.WebSocket != 0 || st.Queued != 0 || st.QueuedBytes != 0 {
 			t.Errorf("after the end: %+v", st)
 		}
 	})
@@ -239,7 +239,7 @@ func TestAGapDoesNotOvertakeHeldMessages(t *testing.T) {
 		b.deliver(&hub.Message{Channel: "a", Epoch: epoch, Offset: uint64(offset), Data: []byte(payload)})
 	}
 	n := 0
-	for s.Stats().Held < 50 {
+	for s.Stats().Queued < 50 {
 		if n++; n > 20_000 {
 			t.Fatal("nothing is ever held")
 		}

@@ -67,7 +67,7 @@ func (s *recordedSession) Deliver(b *hub.Batch) {
 	}
 	defer s.recovered()
 	s.over = true
-	if !s.hold(&hub.Batch{Messages: b.Messages[:last+1], Replay: b.Replay}) {
+	if !s.enqueue(&hub.Batch{Messages: b.Messages[:last+1], Replay: b.Replay}) {
 		s.loopState.push.counters.tooSlow.Add(1)
 		s.end(codeTooSlow, "too slow")
 		return

@@ -291,9 +291,9 @@ func (s *session) send(b *hub.Batch) bool {
 	case b.Replay:
 		s.replay(b)
 	case s.backlog != nil || s.conn.Stalled():
-		return s.hold(b)
+		return s.enqueue(b)
 	case s.flags&paced != 0:
-		ok := s.hold(b)
+		ok := s.enqueue(b)
 		s.release()
 		return ok
 	case s.position() != nil:
@@ -332,7 +332,7 @@ func (s *session) sendVisible(b *hub.Batch) bool {
 	if len(visible.Messages) == 0 {
 		return true
 	}
-	ok := s.hold(visible)
+	ok := s.enqueue(visible)
 	s.release()
 	return ok
 }
@@ -356,7 +356,7 @@ func (s *session) replay(b *hub.Batch) {
 		s.conn.Send(b.Bytes(s.format))
 		return
 	}
-	s.hold(b)
+	s.enqueue(b)
 	s.release()
 }
 
@@ -457,7 +457,7 @@ func (s *session) gap(g hub.Gap) bool {
 	if s.flags&ending != 0 {
 		return true
 	}
-	kept, full := s.holdGap(g)
+	kept, full := s.enqueueGap(g)
 	if !kept && !full {
 		s.conn.Write(s.appendGap(nil, g))
 	}

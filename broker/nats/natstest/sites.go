@@ -112,7 +112,7 @@ func start(t testing.TB, o server.Options) *server.Server {
 // Cut begins or ends a cut of the link: nothing passes, and nothing is closed.
 func (s *Sites) Cut(cut bool) {
 	for _, c := range s.cuts {
-		c.hold(cut)
+		c.pause(cut)
 	}
 }
 
@@ -120,10 +120,10 @@ func (s *Sites) Cut(cut bool) {
 type cut struct {
 	listener net.Listener
 
-	mu    sync.Mutex
-	moved sync.Cond
-	held  bool
-	conns []net.Conn
+	mu     sync.Mutex
+	moved  sync.Cond
+	paused bool
+	conns  []net.Conn
 }
 
 // remote is the leaf node of a server that connects to the other side of the link.
@@ -174,7 +174,7 @@ func startCut(t testing.TB, to string) *cut {
 	})
 	t.Cleanup(func() {
 		_ = l.Close()
-		c.hold(false)
+		c.pause(false)
 		c.mu.Lock()
 		for _, x := range c.conns {
 			_ = x.Close()
@@ -185,9 +185,9 @@ func startCut(t testing.TB, to string) *cut {
 	return c
 }
 
-func (c *cut) hold(held bool) {
+func (c *cut) pause(held bool) {
 	c.mu.Lock()
-	c.held = held
+	c.paused = held
 	c.mu.Unlock()
 	c.moved.Broadcast()
 }
@@ -196,7 +196,7 @@ func (c *cut) hold(held bool) {
 func (c *cut) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.held {
+	for c.paused {
 		c.moved.Wait()
 	}
 }

@@ -139,7 +139,7 @@ func show(v reflect.Value, p place) string {
 			return fmt.Sprintf("%d entries", v.Len())
 		}
 	}
-	p.field.secret = p.field.secret || holdsHeaders(p.path)
+	p.field.secret = p.field.secret || hasSecretHeaders(p.path)
 	r := renderer{redact: true}
 	return r.inline(v, p.field)
 }

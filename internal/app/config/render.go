@@ -86,7 +86,7 @@ func (r *renderer) value(v reflect.Value, path string, f field, indent int) {
 		for _, k := range sortedKeys(v) {
 			r.b.WriteString(strings.Repeat(" ", indent+indentStep) + quote(k.String()) + ":")
 			entry := f
-			entry.secret = f.secret || holdsHeaders(path) || redact.Name(k.String()) && v.Type().Elem().Kind() == reflect.String
+			entry.secret = f.secret || hasSecretHeaders(path) || redact.Name(k.String()) && v.Type().Elem().Kind() == reflect.String
 			r.value(v.MapIndex(k), join(path, k.String()), entry, indent+indentStep)
 		}
 	default:

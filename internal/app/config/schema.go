@@ -118,10 +118,10 @@ func isSecret(key string, sf reflect.StructField) bool {
 	return t.Name() == "Secret" || t.Kind() == reflect.String && redact.Name(key)
 }
 
-// holdsHeaders reports whether the map of strings at path is header fields whose values
+// hasSecretHeaders reports whether the map of strings at path is header fields whose values
 // are not to be shown. Those of answers go to every client: only those under the name of a
 // secret are hidden.
-func holdsHeaders(path string) bool {
+func hasSecretHeaders(path string) bool {
 	return strings.Contains(path, "headers") && !strings.Contains(path, "response_headers") && !strings.Contains(path, "reply.headers")
 }
 

@@ -14,7 +14,7 @@ type Review struct {
 	// Identity returns who an identity is after the reload; false if what proved it is
 	// gone. Holds reports whether a proof is still there.
 	Identity func(*auth.Identity) (*auth.Identity, bool)
-	Holds    func(auth.Proof) bool
+	Valid    func(auth.Proof) bool
 	// Revoked reports whether a protocol's user, or the token of that user, is revoked; nil:
 	// it is not checked. With it, nothing else is.
 	Revoked func(user string, token auth.TokenID) bool

@@ -44,8 +44,8 @@ func (t *parsed) proof(a *Authenticator, k *key) Proof {
 	return unique.Make(p)
 }
 
-// holds reports whether r would accept what p proves.
-func (r *rules) holds(p *proof) bool {
+// accepts reports whether r would accept what p proves.
+func (r *rules) accepts(p *proof) bool {
 	if p.key == nil {
 		return r.apiKey(p.sum) != nil
 	}
@@ -213,13 +213,13 @@ func (c *Change) after(a *Authenticator) *rules {
 	return a.rules.Load()
 }
 
-// Holds reports whether p holds after the change.
-func (c *Change) Holds(p Proof) bool {
+// Valid reports whether p holds after the change.
+func (c *Change) Valid(p Proof) bool {
 	if p == (Proof{}) {
 		return true
 	}
 	v := p.Value()
-	return c.after(v.by).holds(&v)
+	return c.after(v.by).accepts(&v)
 }
 
 // Identity returns who id is after the change: an API key may have other grants, and what
@@ -234,7 +234,7 @@ func (c *Change) Identity(id *Identity) (*Identity, bool) {
 		now := r.apiKey(v.sum)
 		return now, now != nil
 	}
-	return id, r.holds(&v) && !v.by.revoked.RevokesIdentity(id, v.by.now())
+	return id, r.accepts(&v) && !v.by.revoked.RevokesIdentity(id, v.by.now())
 }
 
 // Commit puts the configurations in force. It does not fail.
@@ -285,8 +285,8 @@ func By(p Proof) *Authenticator {
 	return p.Value().by
 }
 
-// Holds reports whether p holds now.
-func Holds(p Proof) bool { return (&Change{}).Holds(p) }
+// Valid reports whether p holds now.
+func Valid(p Proof) bool { return (&Change{}).Valid(p) }
 
 // Current returns who id is now: false if what proved it is gone.
 func (i *Identity) Current() (*Identity, bool) { return (&Change{}).Identity(i) }

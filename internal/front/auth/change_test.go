@@ -59,7 +59,7 @@ func TestAnIdentityEndsWithItsKeyOrConfiguration(t *testing.T) {
 			_, ok := ids[i].Current()
 			_, cached := a.Cached(token)
 			_, err := a.Verify(context.Background(), token, now)
-			if ok != want || err == nil != want || cached && !want || Holds(ids[i].Proof()) != want {
+			if ok != want || err == nil != want || cached && !want || Valid(ids[i].Proof()) != want {
 				t.Errorf("%s: token %d: current %v, cached %v, verified %v; want %v", what, i, ok, cached, err, want)
 			}
 		}

@@ -228,7 +228,7 @@ func (a *Authenticator) prove(id *Identity, p *movedProof) (*Identity, error) {
 	}
 	for _, k := range r.keys() {
 		if k.fingerprint() == [sha256.Size]byte(p.print) {
-			if p.key = k; r.holds(&p.proof) {
+			if p.key = k; r.accepts(&p.proof) {
 				id.proof = unique.Make(p.proof)
 				return id, nil
 			}

@@ -37,7 +37,7 @@ type conn struct {
 	ended   bool // the peer sends no more: close after the answer
 	waiting bool // counted in the loop's waiting
 	late    bool // and in the loop's late
-	held    bool // reading is paused because the upstream takes no more for now
+	paused  bool // reading is paused because the upstream takes no more for now
 	// cancel ends the calls of extensions for the request; nil: there are none.
 	cancel context.CancelFunc
 	// private is the client address sent to upstreams, which may keep connections for
@@ -262,7 +262,7 @@ func (h *conn) unwait() {
 // next makes the connection ready for its next request, after an answer.
 func (h *conn) next(c *eventloop.Conn, keepAlive bool) {
 	h.unwait()
-	h.state, h.later, h.pending, h.held = readingHead, true, nil, false
+	h.state, h.later, h.pending, h.paused = readingHead, true, nil, false
 	if !keepAlive || h.ended {
 		c.CloseAfterFlush()
 		return
@@ -338,7 +338,7 @@ func (h *conn) bodyLate(c *eventloop.Conn) bool {
 		return false
 	}
 	r := h.pending
-	if h.held {
+	if h.paused {
 		c.SetTimer(h.loopState.srv.bounds.body)
 		return false
 	}

@@ -49,7 +49,7 @@ type reply struct {
 	takesTrailers          bool           // the client does
 	grpcCode               int            // how a call of gRPC ended; -1: not known
 	firstByte              int64          // from the start to its head, in nanoseconds
-	collected              *heldReply     // while it is collected to be validated
+	collected              *bufferedReply // while it is collected to be validated
 	extended               *extendedReply // while extensions decide on its head; nil: none do
 	stream                 *hold          // what a held connection follows; nil: it is none
 	events                 *events        // of an event stream; nil: it is none
@@ -222,7 +222,7 @@ func (r *forwarding) relay(c *eventloop.Conn, b []byte) int {
 			return used
 		}
 		if h.x.Full() {
-			h.held = true
+			h.paused = true
 			c.PauseReading()
 			return used
 		}
@@ -506,8 +506,8 @@ func (r *reply) Fail(e *proxy.Exchange, err *proxy.Error) {
 
 // Room implements proxy.Sink.
 func (r *reply) Room(*proxy.Exchange) {
-	if h := r.h; h.held {
-		h.held = false
+	if h := r.h; h.paused {
+		h.paused = false
 		resumeInput(r.c)
 	}
 }

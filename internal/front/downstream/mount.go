@@ -70,8 +70,8 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 // keepHead makes the head of r last: its bytes are gone otherwise when the call that
 // brought them is over.
 func (r *request) keepHead(head []byte) {
-	r.held = append(r.held[:0], head...)
-	if _, err := http1.ParseRequest(&r.own, r.held, r.h.loopState.srv.limits); err != nil {
+	r.savedHead = append(r.savedHead[:0], head...)
+	if _, err := http1.ParseRequest(&r.own, r.savedHead, r.h.loopState.srv.limits); err != nil {
 		panic("a head that was understood is not understood again: " + err.Error())
 	}
 	r.head = &r.own

@@ -13,7 +13,7 @@ var _ eventloop.Mover = (*conn)(nil)
 // AppendState implements eventloop.Mover: a connection moves between two requests, with what
 // came of the next head.
 func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
-	if h.state != readingHead || h.pending != nil || h.x != nil || h.waiting || h.ended || h.held || h.private != nil {
+	if h.state != readingHead || h.pending != nil || h.x != nil || h.waiting || h.ended || h.paused || h.private != nil {
 		return dst, 0
 	}
 	if h.later {

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-gateway/weir/internal/push"
 )
 
-// A heldReply is a reply that is collected to be validated before the client gets
+// A bufferedReply is a reply that is collected to be validated before the client gets
 // any of it.
-type heldReply struct {
+type bufferedReply struct {
 	*reply
 	res  http1.Response // its slices are copies
 	body []byte
@@ -23,19 +23,19 @@ func (r *forwarding) validates(res *http1.Response) bool {
 	return r.checked != nil && r.checked.by.Responses() && !bytes.HasPrefix(bytes.ToLower(res.Get("Content-Type")), []byte("text/event-stream"))
 }
 
-func newHeldReply(r *reply, res *http1.Response) *heldReply {
+func newHeldReply(r *reply, res *http1.Response) *bufferedReply {
 	held := *res
 	held.Reason = nil
 	held.Fields = make([]http1.Field, len(res.Fields))
 	for i, f := range res.Fields {
 		held.Fields[i] = http1.Field{Name: bytes.Clone(f.Name), Value: bytes.Clone(f.Value)}
 	}
-	return &heldReply{reply: r, res: held}
+	return &bufferedReply{reply: r, res: held}
 }
 
 // keep keeps a piece of the body. A reply that is longer than what is validated
 // goes out as it is: then it returns false, and what was kept is written.
-func (p *heldReply) keep(b []byte) bool {
+func (p *bufferedReply) keep(b []byte) bool {
 	r := p.reply
 	if int64(len(p.body)+len(b)) <= r.checked.by.MaxBody() {
 		p.body = append(p.body, b...)
@@ -52,7 +52,7 @@ func (p *heldReply) keep(b []byte) bool {
 }
 
 // validate validates the whole reply off the loop, and answers.
-func (p *heldReply) validate() {
+func (p *bufferedReply) validate() {
 	r := p.reply
 	srv, v := r.h.loopState.srv, r.checked
 	r.h.state = answering
@@ -66,7 +66,7 @@ func (p *heldReply) validate() {
 	})
 }
 
-func (p *heldReply) validated(err error) {
+func (p *bufferedReply) validated(err error) {
 	r := p.reply
 	h, c, loopState := r.h, r.c, r.h.loopState
 	h.unwait()

@@ -33,7 +33,7 @@ type request struct {
 	// Kept for the next request.
 	seq       uint32
 	origin    []byte
-	held      []byte                        // a head that is needed for longer than it is in the input
+	savedHead []byte                        // a head that is needed for longer than it is in the input
 	trailer   []byte                        // the fields behind the body, as far as they have come
 	own       http1.Request                 // what held says
 	policy    policy.Exchange               // what routes make of it
@@ -128,8 +128,8 @@ func (r *request) release() {
 	if cap(r.trailer) > keepBytes {
 		r.trailer = nil
 	}
-	if cap(r.held) > keepBytes {
-		r.held, r.own = nil, http1.Request{}
+	if cap(r.savedHead) > keepBytes {
+		r.savedHead, r.own = nil, http1.Request{}
 	}
 	if len(l.free) < spareRequests {
 		l.free = append(l.free, r)

@@ -13,15 +13,15 @@ type call struct {
 	flow
 
 	session *Session
-	// held is the beginning of a request's head, and later what came of a reply's body while
+	// buffered is the beginning of a request's head, and later what came of a reply's body while
 	// the handler takes none. It has at most a window.
-	held    []byte
-	trailer []byte // of a reply whose body is held
-	toSend  int64  // of a request's body whose length was said
-	left    int64  // of a reply's body whose length was said
-	length  int64  // that length
-	chunks  http1.Chunked
-	flags   callFlags
+	buffered []byte
+	trailer  []byte // of a reply whose body is held
+	toSend   int64  // of a request's body whose length was said
+	left     int64  // of a reply's body whose length was said
+	length   int64  // that length
+	chunks   http1.Chunked
+	flags    callFlags
 }
 
 type callFlags uint16
@@ -35,7 +35,7 @@ const (
 	replyChunks                        // the body is shown in chunks
 	sendsChunks                        // the request's body comes in chunks
 	isHead                             // its method is HEAD
-	heldEnd                            // the end of the reply is held too
+	bufferedEnd                        // the end of the reply is held too
 	callWide                           // credit is of replyWindow
 )
 
@@ -80,7 +80,7 @@ func (c *call) Close(error, bool) {
 		s.await(c)
 	}
 	s.forget(c)
-	c.held, c.trailer = nil, nil
+	c.buffered, c.trailer = nil, nil
 }
 
 // cancel resets the stream. What the backend sent before it knows may still come.
@@ -163,8 +163,8 @@ func (c *call) body(b []byte, last bool) {
 		}
 	}
 	c.unread += n
-	if len(c.held) > 0 || c.Unread() > 0 {
-		c.held = append(c.held, b...)
+	if len(c.buffered) > 0 || c.Unread() > 0 {
+		c.buffered = append(c.buffered, b...)
 		c.consumed()
 		return
 	}
@@ -180,7 +180,7 @@ const showMost = 32 << 10
 func (c *call) show(b []byte) {
 	for len(b) > 0 && !c.gone {
 		if c.Unread() > 0 {
-			c.held = append(c.held, b...)
+			c.buffered = append(c.buffered, b...)
 			return
 		}
 		n := min(len(b), showMost)
@@ -200,20 +200,20 @@ func (c *call) consumed() {
 	if c.gone {
 		return
 	}
-	if len(c.held) > 0 && c.Unread() == 0 {
-		b := c.held
-		c.held = nil
+	if len(c.buffered) > 0 && c.Unread() == 0 {
+		b := c.buffered
+		c.buffered = nil
 		c.show(b)
 	}
 	if c.gone {
 		return
 	}
-	if c.flags&heldEnd != 0 && len(c.held) == 0 && c.Unread() == 0 {
-		c.flags &^= heldEnd
+	if c.flags&bufferedEnd != 0 && len(c.buffered) == 0 && c.Unread() == 0 {
+		c.flags &^= bufferedEnd
 		c.showEnd(c.trailer)
 		return
 	}
-	n := c.unread - min(int32(c.Unread()+len(c.held)), c.unread)
+	n := c.unread - min(int32(c.Unread()+len(c.buffered)), c.unread)
 	if n == 0 {
 		return
 	}
@@ -249,8 +249,8 @@ func (c *call) ended(trailer []byte) {
 	case c.flags&replyLength != 0 && c.left != 0, c.flags&gotHead == 0:
 		c.abort(ProtocolError)
 	case c.flags&replyChunks == 0:
-	case len(c.held) > 0 || c.Unread() > 0:
-		c.flags |= heldEnd
+	case len(c.buffered) > 0 || c.Unread() > 0:
+		c.flags |= bufferedEnd
 		c.trailer = slices.Clone(trailer)
 	default:
 		c.showEnd(trailer)

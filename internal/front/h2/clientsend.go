@@ -45,8 +45,8 @@ func (c *call) Send(b []byte) (taken int) {
 func (c *call) sendRequest(b []byte) int {
 	s, l := c.session, c.session.caller
 	whole := b
-	if len(c.held) > 0 {
-		whole = append(c.held, b...)
+	if len(c.buffered) > 0 {
+		whole = append(c.buffered, b...)
 	}
 	n, err := http1.ParseRequest(&l.req, whole, requestLimits)
 	switch {
@@ -56,12 +56,12 @@ func (c *call) sendRequest(b []byte) int {
 		c.Conn.Close(&PeerError{Code: InternalError, Malformed: true})
 		return len(b)
 	case n == 0:
-		c.held = append([]byte(nil), whole...)
+		c.buffered = append([]byte(nil), whole...)
 		return len(b)
 	}
 	used := n - (len(whole) - len(b))
 	c.request(&l.req)
-	c.held = nil
+	c.buffered = nil
 	s.number(c)
 	return used
 }

@@ -147,8 +147,8 @@ func (s *stream) body(b []byte) {
 		return
 	}
 	s.unread += n
-	if s.flags&stopped != 0 || s.holds() != nil {
-		s.hold(b)
+	if s.flags&stopped != 0 || s.buffered() != nil {
+		s.buffer(b)
 	} else {
 		s.show(b)
 	}
@@ -160,7 +160,7 @@ func (s *stream) body(b []byte) {
 func (s *stream) show(b []byte) {
 	for len(b) > 0 && !s.gone {
 		if s.flags&stopped != 0 {
-			s.hold(b)
+			s.buffer(b)
 			return
 		}
 		piece := b[:min(len(b), showMost)]
@@ -174,25 +174,25 @@ func (s *stream) show(b []byte) {
 	}
 }
 
-// A heldBody is what came of a body while the handler takes none: at most a window.
-type heldBody struct {
+// A bufferedBody is what came of a body while the handler takes none: at most a window.
+type bufferedBody struct {
 	b       []byte
 	ends    bool // the request is complete
 	trailer []byte
 }
 
-// holds returns what is held of the body, or nil.
-func (s *stream) holds() *heldBody {
+// buffered returns what is held of the body, or nil.
+func (s *stream) buffered() *bufferedBody {
 	if l := s.conn.loopState; len(l.held) > 0 {
 		return l.held[s]
 	}
 	return nil
 }
 
-func (s *stream) hold(b []byte) {
-	held := s.holds()
+func (s *stream) buffer(b []byte) {
+	held := s.buffered()
 	if held == nil {
-		held = &heldBody{}
+		held = &bufferedBody{}
 		s.conn.loopState.held[s] = held
 	}
 	held.b = append(held.b, b...)
@@ -200,13 +200,13 @@ func (s *stream) hold(b []byte) {
 
 // resume shows what is held, if the handler takes input again.
 func (s *stream) resume() {
-	held := s.holds()
+	held := s.buffered()
 	if held == nil || s.gone || s.flags&stopped != 0 {
 		return
 	}
 	delete(s.conn.loopState.held, s)
 	s.show(held.b)
-	switch rest := s.holds(); {
+	switch rest := s.buffered(); {
 	case !held.ends || s.gone:
 	case rest != nil:
 		rest.ends, rest.trailer = true, held.trailer
@@ -218,7 +218,7 @@ func (s *stream) resume() {
 // consumed gives credit for what the handler has taken of its input.
 func (s *stream) consumed() {
 	left := s.Unread()
-	if held := s.holds(); held != nil {
+	if held := s.buffered(); held != nil {
 		left += len(held.b)
 	}
 	n := s.unread - min(int32(left), s.unread)
@@ -262,8 +262,8 @@ func (s *stream) ended(trailer []byte) {
 		s.malformed()
 	case s.gone:
 		s.conn.unlinger(s, false)
-	case s.holds() != nil:
-		held := s.holds()
+	case s.buffered() != nil:
+		held := s.buffered()
 		held.ends, held.trailer = true, bytes.Clone(trailer)
 	default:
 		s.showEnd(trailer)

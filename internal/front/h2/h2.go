@@ -68,7 +68,7 @@ type loopState struct {
 	answers  Answers[*stream]
 	block    blockWriter
 	buffers  buffers
-	held     map[*stream]*heldBody // few streams have one
+	held     map[*stream]*bufferedBody // few streams have one
 
 	drains bool // no connection is to stay
 
@@ -93,7 +93,7 @@ func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, 
 	}
 	s := &Server{cfg: cfg.withDefaults(), accept: accept, log: log}
 	for range loops {
-		l := &loopState{srv: s, held: map[*stream]*heldBody{}}
+		l := &loopState{srv: s, held: map[*stream]*bufferedBody{}}
 		l.block.init()
 		s.loopStates = append(s.loopStates, l)
 	}

@@ -116,7 +116,7 @@ func (h *conn) canMove() bool {
 
 func (s *stream) state() (takeover.State, bool) {
 	l := s.conn.loopState
-	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.holds() != nil {
+	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.buffered() != nil {
 		return nil, false
 	}
 	c, ok := s.State()

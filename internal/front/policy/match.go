@@ -55,10 +55,10 @@ func (m *Match) validate() error {
 	return errors.Join(errs...)
 }
 
-// holds reports whether x meets the conditions.
-func (m *Match) holds(x *Exchange) bool { return m.headersHold(x) && m.queryHolds(x) }
+// matches reports whether x meets the conditions.
+func (m *Match) matches(x *Exchange) bool { return m.matchesHeaders(x) && m.matchesQuery(x) }
 
-func (m *Match) headersHold(x *Exchange) bool {
+func (m *Match) matchesHeaders(x *Exchange) bool {
 	for i := range m.Headers {
 		c := &m.Headers[i]
 		if !slices.ContainsFunc(x.Fields, func(f http1.Field) bool {
@@ -70,17 +70,17 @@ func (m *Match) headersHold(x *Exchange) bool {
 	return true
 }
 
-func (m *Match) queryHolds(x *Exchange) bool {
+func (m *Match) matchesQuery(x *Exchange) bool {
 	for i := range m.Query {
-		if c := &m.Query[i]; !c.holdsIn(x.Query) {
+		if c := &m.Query[i]; !c.matches(x.Query) {
 			return false
 		}
 	}
 	return true
 }
 
-// holdsIn looks at the first parameter of c's name.
-func (c *Condition) holdsIn(query []byte) bool {
+// matches looks at the first parameter of c's name.
+func (c *Condition) matches(query []byte) bool {
 	for len(query) > 0 {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -221,7 +221,7 @@ func (t *table) ordered(methods []string, routes []*Route) []*Route {
 // choose returns the first route of chain whose conditions x meets, or nil.
 func choose(chain []*Route, x *Exchange) *Route {
 	for _, r := range chain {
-		if r.cfg.Match.holds(x) {
+		if r.cfg.Match.matches(x) {
 			return r
 		}
 	}
@@ -232,7 +232,7 @@ func choose(chain []*Route, x *Exchange) *Route {
 // query of the request to come but not its headers, or nil.
 func chooseCORS(chain []*Route, x *Exchange) *Route {
 	for _, r := range chain {
-		if r.cors != nil && r.cfg.Match.queryHolds(x) {
+		if r.cors != nil && r.cfg.Match.matchesQuery(x) {
 			return r
 		}
 	}

@@ -253,8 +253,8 @@ func TestSlowReaderMeetsItsPolicy(t *testing.T) {
 			w.hub.Publish(hub.Publication{Channel: "a", Key: "k", Data: []byte(big)}, func(_ hub.Position, err error) { done <- err })
 			<-done
 		}
-		if st := w.srv.Stats(); st.HeldBytes > 2<<20 {
-			t.Errorf("%s: %d bytes held", policy, st.HeldBytes)
+		if st := w.srv.Stats(); st.QueuedBytes > 2<<20 {
+			t.Errorf("%s: %d bytes held", policy, st.QueuedBytes)
 		}
 	}
 	f(hub.Disconnect, func(s push.Stats) bool { return s.TooSlow == 1 })

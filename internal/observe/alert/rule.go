@@ -63,9 +63,9 @@ func newRule(a governor.Alert) (*rule, error) {
 	return r, nil
 }
 
-// holds reports whether the condition is true with numbers at now. A series that does not
+// isTrue reports whether the condition is true with numbers at now. A series that does not
 // exist makes it false, as in PromQL.
-func (r *rule) holds(now time.Time, numbers Numbers) bool {
+func (r *rule) isTrue(now time.Time, numbers Numbers) bool {
 	all := true
 	for i := range r.terms {
 		t := &r.terms[i]
@@ -99,7 +99,7 @@ func (r *rule) perSecond(now time.Time, n float64) (float64, bool) {
 // condition has been true for the alert's time, and is resolved when it has been false for
 // resolveAfter: in between, a condition that comes and goes changes nothing.
 func (r *rule) step(now time.Time, numbers Numbers, resolveAfter time.Duration) *event {
-	if !r.holds(now, numbers) {
+	if !r.isTrue(now, numbers) {
 		r.since = time.Time{}
 		if r.fired.IsZero() {
 			return nil

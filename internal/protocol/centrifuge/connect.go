@@ -97,7 +97,7 @@ func (c *connect) refuse(e *protocol.Error, d *protocol.Disconnection) {
 		return
 	}
 	command{c.session, c.id}.fail(*e)
-	c.account.rare.held, c.account.rare.connect = nil, nil
+	c.account.rare.bufferedInput, c.account.rare.connect = nil, nil
 	c.t.SetTimer(refusedTime)
 }
 
@@ -354,7 +354,7 @@ func (s *session) slim() {
 
 // isEmpty reports whether nothing in r is needed any more.
 func (r *rare) isEmpty() bool {
-	return r.plain() && r.held == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.pings == 0 && r.identity == nil && r.working == 0 && r.connect == nil
+	return r.plain() && r.bufferedInput == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.pings == 0 && r.identity == nil && r.working == 0 && r.connect == nil
 }
 
 // emulate takes headers that the client's transport could not set.

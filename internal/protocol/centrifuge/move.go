@@ -119,7 +119,7 @@ var _ socket.Mover = (*session)(nil)
 // AppendState implements socket.Mover. A client moves between two commands.
 func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 	a, r, srv := s.account, s.account.rare, s.srv()
-	if s.flags&(connecting|connected|refused|ended|busy|inBand) != connected || r != nil && (len(r.held) > 0 || r.working > 0 || r.connect != nil) {
+	if s.flags&(connecting|connected|refused|ended|busy|inBand) != connected || r != nil && (len(r.bufferedInput) > 0 || r.working > 0 || r.connect != nil) {
 		return dst, false
 	}
 	for i, k := range srv.kinds.moving() {

@@ -22,7 +22,7 @@ func (s *session) Review(r *access.Review) (stays bool) {
 	keys := s.srv().conf()
 	proof := s.account.proof
 	switch {
-	case !r.Holds(proof), proof != (auth.Proof{}) && auth.By(proof) != keys.tokens:
+	case !r.Valid(proof), proof != (auth.Proof{}) && auth.By(proof) != keys.tokens:
 		if !r.Dry {
 			s.disconnect(protocol.DisconnectedInvalidToken)
 		}
@@ -96,7 +96,7 @@ func keepsAccess(s *session, r *access.Review) (stays bool) {
 // whatever the namespace allows.
 func (x *subscription) loses(r *access.Review, id *auth.Identity) bool {
 	pl := x.plan.Value()
-	if !r.Known(pl.name) || !r.Holds(pl.proof) || pl.proof != (auth.Proof{}) && auth.By(pl.proof) != x.s.srv().conf().subTokens {
+	if !r.Known(pl.name) || !r.Valid(pl.proof) || pl.proof != (auth.Proof{}) && auth.By(pl.proof) != x.s.srv().conf().subTokens {
 		return true
 	}
 	if !r.Dry { // its options may be others now

@@ -234,7 +234,7 @@ type Stats struct {
 	BackendErrors uint64 // calls of proxies that brought no answer
 	EventsLost    uint64 // events that could not be published
 	APICalls      uint64 // calls of the server API
-	Held          int64  // messages that wait for slow clients
+	Queued        int64  // messages that wait for slow clients
 	Dropped       uint64 // messages dropped because a client was too slow
 }
 
@@ -246,7 +246,7 @@ func (s *Server) Stats() Stats {
 		Recovered: c.recovered.Load(), Unrecovered: c.unrecovered.Load(), Insufficient: c.insufficient.Load(),
 		Disconnects: c.disconnects.Load(), Slow: c.slow.Load(), BackendErrors: c.backendErrors.Load(),
 		EventsLost: s.events.lost.Load(), APICalls: c.apiCalls.Load(),
-		Held: s.waiting.Held.Load(), Dropped: s.waiting.Dropped.Load(),
+		Queued: s.waiting.Queued.Load(), Dropped: s.waiting.Dropped.Load(),
 	}
 	for i := range c.commands {
 		st.Commands += c.commands[i].Load()

@@ -44,8 +44,8 @@ const (
 
 // rare is the part of a session that few need.
 type rare struct {
-	// held is what the client said while it was busy.
-	held []byte
+	// bufferedInput is what the client said while it was busy.
+	bufferedInput []byte
 	// backlog is what the client is too slow for.
 	backlog *backlog.Queue
 	// own is the first subscription's, owns are the others'.
@@ -132,7 +132,7 @@ func (s *session) input(b []byte) {
 		s.disconnect(protocol.DisconnectedBadRequest)
 		return
 	case s.flags&(busy|inBand) != 0:
-		s.hold(b)
+		s.bufferInput(b)
 		return
 	}
 	s.flags |= inBand
@@ -140,7 +140,7 @@ func (s *session) input(b []byte) {
 	var c protocol.Command
 	for len(b) > 0 && s.flags&(ended|refused) == 0 {
 		if s.flags&busy != 0 {
-			s.hold(b)
+			s.bufferInput(b)
 			return
 		}
 		rest, err := protocol.Next(b, s.kind().enc, &c)
@@ -154,32 +154,32 @@ func (s *session) input(b []byte) {
 	}
 }
 
-// hold keeps b until the command at work is done. A pong need not wait.
-func (s *session) hold(b []byte) {
+// bufferInput keeps b until the command at work is done. A pong need not wait.
+func (s *session) bufferInput(b []byte) {
 	enc := s.kind().enc
 	if bytes.Equal(b, protocol.Empty(enc)) {
 		s.pong()
 		return
 	}
 	r := s.extra()
-	if len(r.held)+len(b) > 4*s.srv().conf().cfg.MaxCommand {
+	if len(r.bufferedInput)+len(b) > 4*s.srv().conf().cfg.MaxCommand {
 		s.disconnect(protocol.DisconnectedTooManyRequests)
 		return
 	}
-	if len(r.held) > 0 && enc == protocol.JSON {
-		r.held = append(r.held, '\n')
+	if len(r.bufferedInput) > 0 && enc == protocol.JSON {
+		r.bufferedInput = append(r.bufferedInput, '\n')
 	}
-	r.held = append(r.held, b...)
+	r.bufferedInput = append(r.bufferedInput, b...)
 }
 
 // done ends the command at work and reads what was held meanwhile.
 func (s *session) done() {
 	s.flags &^= busy
-	if s.account.rare == nil || len(s.account.rare.held) == 0 || s.flags&inBand != 0 {
+	if s.account.rare == nil || len(s.account.rare.bufferedInput) == 0 || s.flags&inBand != 0 {
 		return
 	}
-	held := s.account.rare.held
-	s.account.rare.held = nil
+	held := s.account.rare.bufferedInput
+	s.account.rare.bufferedInput = nil
 	s.input(held)
 }
 

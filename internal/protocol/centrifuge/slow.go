@@ -8,9 +8,9 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// holdMessage keeps m for a client that does not take it now, under the policy of its
+// enqueue keeps m for a client that does not take it now, under the policy of its
 // namespace.
-func (s *session) holdMessage(m *hub.Message) {
+func (s *session) enqueue(m *hub.Message) {
 	srv := s.srv()
 	ns, err := srv.deps.Hub.Namespace(m.Channel)
 	if err != nil {

@@ -307,7 +307,7 @@ func (x *subscription) deliver(b *hub.Batch) {
 			continue
 		}
 		if s.account.rare != nil && (s.account.rare.backlog != nil || s.account.rare.pace != nil) || s.t.Stalled() {
-			s.holdMessage(m)
+			s.enqueue(m)
 			continue
 		}
 		s.t.Send(x.encode(m))

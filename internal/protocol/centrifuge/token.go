@@ -137,7 +137,7 @@ func readClaims(payload auth.Payload, err error) (*claims, error) {
 
 // isGone reports whether the key of the token, or the token itself, was revoked since it was verified.
 func (c *claims) isGone(keys *auth.Authenticator) bool {
-	return !auth.Holds(c.proof) || keys.Revoked().Revokes(c.Sub, idOf(c.token), time.Now())
+	return !auth.Valid(c.proof) || keys.Revoked().Revokes(c.Sub, idOf(c.token), time.Now())
 }
 
 // idOf is what t points to; the zero value for nil.

@@ -108,7 +108,7 @@ func (s *Server) Stats() Stats {
 		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
 		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),
 		Webhooks: c.hooksSent.Load(), WebhooksRetried: c.hooksRetried.Load(), WebhooksFailed: c.hooksFailed.Load(),
-		WebhooksDropped: c.hooksD.Load(), Waiting: s.lag.Held.Load(), Dropped: s.lag.Dropped.Load(), Conflated: s.lag.Conflated.Load(),
+		WebhooksDropped: c.hooksD.Load(), Waiting: s.lag.Queued.Load(), Dropped: s.lag.Dropped.Load(), Conflated: s.lag.Conflated.Load(),
 	}
 }
 

@@ -82,20 +82,20 @@ func (ss *spaces) count(m *hub.Message, by, from int) {
 
 // gaps are what a Queue has to report besides messages.
 type gaps struct {
-	held []heldGap
+	queued []queuedGap
 	// dropped are the gaps that overflow made, one per log, and those that were
 	// among what was dropped. They are older than what waits of their log.
 	dropped []hub.Gap
 }
 
-// heldGap is a gap to be reported before messages[before].
-type heldGap struct {
+// queuedGap is a gap to be reported before messages[before].
+type queuedGap struct {
 	before int
 	gap    hub.Gap
 }
 
-// maxHeldGaps bounds the gaps of a queue: each is a log that began anew.
-const maxHeldGaps = 16
+// maxQueuedGaps bounds the gaps of a queue: each is a log that began anew.
+const maxQueuedGaps = 16
 
 // Len returns how many messages wait.
 func (q *Queue) Len() int { return q.waiting }
@@ -104,7 +104,7 @@ func (q *Queue) Len() int { return q.waiting }
 func (q *Queue) Bytes() int { return q.bytes }
 
 // Empty reports whether neither messages nor gaps wait.
-func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.held) == 0 && len(q.dropped) == 0 }
+func (q *Queue) Empty() bool { return q.waiting == 0 && len(q.queued) == 0 && len(q.dropped) == 0 }
 
 // Age is how long ago the oldest message was stored.
 func (q *Queue) Age(now time.Time) time.Duration {
@@ -125,8 +125,8 @@ func (q *Queue) tidy() {
 		kept := copy(q.messages, q.messages[q.head:])
 		clear(q.messages[kept:])
 		q.messages = q.messages[:kept]
-		for i := range q.held {
-			q.held[i].before -= q.head
+		for i := range q.queued {
+			q.queued[i].before -= q.head
 		}
 		q.moved += q.head
 		q.head = 0
@@ -146,8 +146,8 @@ func (q *Queue) compact() {
 	n, live, gap := 0, 0, 0
 	var kept []int // where they were
 	for i, m := range q.messages {
-		for ; gap < len(q.held) && q.held[gap].before <= i; gap++ {
-			q.held[gap].before = n
+		for ; gap < len(q.queued) && q.queued[gap].before <= i; gap++ {
+			q.queued[gap].before = n
 		}
 		if m == nil {
 			continue
@@ -168,8 +168,8 @@ func (q *Queue) compact() {
 		q.messages[n] = m
 		n++
 	}
-	for ; gap < len(q.held); gap++ {
-		q.held[gap].before = n
+	for ; gap < len(q.queued); gap++ {
+		q.queued[gap].before = n
 	}
 	clear(q.messages[n:])
 	q.messages, q.head, q.live, q.sent = q.messages[:n], 0, live+q.moved, q.moved
@@ -237,28 +237,28 @@ func (q *Queue) drop(name string) *hub.Message {
 // pass moves the held gaps of a log that come before messages[i] to the
 // dropped ones: what is dropped next is newer, and is reported after them.
 func (g *gaps) pass(log hub.Log, i int) {
-	keep := g.held[:0]
-	for _, h := range g.held {
+	keep := g.queued[:0]
+	for _, h := range g.queued {
 		if h.before <= i && hub.LogOf(h.gap.Namespace, h.gap.To.Epoch) == log {
 			g.dropped = append(g.dropped, h.gap)
 		} else {
 			keep = append(keep, h)
 		}
 	}
-	clear(g.held[len(keep):])
-	g.held = keep
+	clear(g.queued[len(keep):])
+	g.queued = keep
 }
 
 // Counts are what all queues of a process hold and have done. Any goroutine.
 type Counts struct {
-	Held, HeldBytes    atomic.Int64  // messages that wait now
-	Dropped, Conflated atomic.Uint64 // messages dropped and reported as gaps; replaced by a newer one
-	Gaps               atomic.Uint64 // gaps taken that dropping made
+	Queued, QueuedBytes atomic.Int64  // messages that wait now
+	Dropped, Conflated  atomic.Uint64 // messages dropped and reported as gaps; replaced by a newer one
+	Gaps                atomic.Uint64 // gaps taken that dropping made
 }
 
-func (c *Counts) held(m *hub.Message, by int64) {
-	c.Held.Add(by)
-	c.HeldBytes.Add(by * int64(len(m.Data)))
+func (c *Counts) queued(m *hub.Message, by int64) {
+	c.Queued.Add(by)
+	c.QueuedBytes.Add(by * int64(len(m.Data)))
 }
 
 // Push keeps a live message. At the bound of ns's queue its policy decides; with
@@ -283,7 +283,7 @@ func (q *Queue) Push(m *hub.Message, ns *hub.Namespace, c *Counts) bool {
 		}
 		q.newest[k] = p
 	}
-	c.held(m, 1)
+	c.queued(m, 1)
 	return true
 }
 
@@ -303,7 +303,7 @@ func (q *Queue) conflate(m *hub.Message, c *Counts) {
 		return // it is sent next
 	}
 	old := q.remove(p.at - q.moved)
-	c.held(old, -1)
+	c.queued(old, -1)
 	c.Conflated.Add(1)
 	q.newest[k] = place{at: -1, turn: p.turn}
 }
@@ -320,7 +320,7 @@ func (q *Queue) PushReplay(m *hub.Message, c *Counts) {
 	} else {
 		q.live = len(q.messages) + q.moved
 	}
-	c.held(m, 1)
+	c.queued(m, 1)
 }
 
 // makeRoom applies the policy of ns so that m can be kept.
@@ -337,7 +337,7 @@ func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
 		if old == nil {
 			return false
 		}
-		c.held(old, -1)
+		c.queued(old, -1)
 		c.Dropped.Add(1)
 	}
 }
@@ -345,10 +345,10 @@ func (q *Queue) makeRoom(ns *hub.Namespace, m *hub.Message, c *Counts) bool {
 // PushGap keeps g in its place among what waits. It returns false when there is
 // no room for it.
 func (q *Queue) PushGap(g hub.Gap) bool {
-	if len(q.held) >= maxHeldGaps || len(q.dropped) >= maxHeldGaps+hub.MaxPositions {
+	if len(q.queued) >= maxQueuedGaps || len(q.dropped) >= maxQueuedGaps+hub.MaxPositions {
 		return false
 	}
-	q.held = append(q.held, heldGap{before: len(q.messages), gap: g})
+	q.queued = append(q.queued, queuedGap{before: len(q.messages), gap: g})
 	return true
 }
 
@@ -368,11 +368,11 @@ func (g *gaps) PopDropped(c *Counts) []hub.Gap {
 // PopGap takes the gap that is to be reported before the next message, if there is one.
 func (q *Queue) PopGap() (hub.Gap, bool) {
 	q.skip()
-	if len(q.held) == 0 || q.held[0].before > q.head {
+	if len(q.queued) == 0 || q.queued[0].before > q.head {
 		return hub.Gap{}, false
 	}
-	g := q.held[0].gap
-	q.held = q.held[1:]
+	g := q.queued[0].gap
+	q.queued = q.queued[1:]
 	return g, true
 }
 
@@ -382,7 +382,7 @@ func (q *Queue) Pop(c *Counts) *hub.Message {
 	m := q.remove(q.head)
 	q.head++
 	q.sent = q.head + q.moved
-	c.held(m, -1)
+	c.queued(m, -1)
 	return m
 }
 
@@ -429,7 +429,7 @@ func (q *Queue) Position(at hub.Positions) (_ hub.Positions, ok bool) {
 	for _, g := range q.dropped {
 		gap(g)
 	}
-	for _, g := range q.held {
+	for _, g := range q.queued {
 		gap(g.gap)
 	}
 	return at, ok
@@ -448,7 +448,7 @@ func (g *gaps) Unlogged() (lost []hub.Gap) {
 			lost = append(lost, d)
 		}
 	}
-	for _, h := range g.held {
+	for _, h := range g.queued {
 		if isPassed(h.gap) {
 			h.gap.At = hub.Position{}
 			lost = append(lost, h.gap)
@@ -459,6 +459,6 @@ func (g *gaps) Unlogged() (lost []hub.Gap) {
 
 // Forget counts off what is thrown away with q.
 func (q *Queue) Forget(c *Counts) {
-	c.Held.Add(-int64(q.Len()))
-	c.HeldBytes.Add(-int64(q.bytes))
+	c.Queued.Add(-int64(q.Len()))
+	c.QueuedBytes.Add(-int64(q.bytes))
 }

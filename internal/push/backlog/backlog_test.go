@@ -251,7 +251,7 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 				if got, want := q.Push(m, ns, c), o.push(m, ns); got != want {
 					t.Fatalf("seed %d: offset %d of %s is kept: %v, want %v", seed, offset, ns.Name, got, want)
 				}
-			case n == 97 && len(q.held) < maxHeldGaps && !q.Empty():
+			case n == 97 && len(q.queued) < maxQueuedGaps && !q.Empty():
 				g := hub.Gap{Namespace: spaces[r.IntN(3)].Name, From: strconv.Itoa(int(offset)), Reason: hub.GapUnknown}
 				if q.PushGap(g) {
 					o.list = append(o.list, waiting{gap: g})
@@ -275,8 +275,8 @@ func TestAQueueDoesWhatItsPoliciesSay(t *testing.T) {
 		for !q.Empty() {
 			popBoth(t, seed, q, c, o)
 		}
-		if len(o.list) > 0 || q.Bytes() != 0 || c.Held.Load() != 0 || c.HeldBytes.Load() != 0 || len(q.newest) != 0 {
-			t.Fatalf("seed %d: an empty queue counts %d messages of %d bytes, %d are left", seed, c.Held.Load(), c.HeldBytes.Load(), len(o.list))
+		if len(o.list) > 0 || q.Bytes() != 0 || c.Queued.Load() != 0 || c.QueuedBytes.Load() != 0 || len(q.newest) != 0 {
+			t.Fatalf("seed %d: an empty queue counts %d messages of %d bytes, %d are left", seed, c.Queued.Load(), c.QueuedBytes.Load(), len(o.list))
 		}
 	}
 }

@@ -147,8 +147,8 @@ func (n *node) stop(killed bool) {
 			n.w.fail("%s: %d panics on a loop", n.name, s.Panics)
 		}
 	}
-	if s := n.push.Stats(); s.Panics > 0 || s.SSE != 0 || s.Held != 0 || s.HeldBytes != 0 {
-		n.w.fail("%s: after its end %d panics, %d streams, %d messages in backlogs", n.name, s.Panics, s.SSE, s.Held)
+	if s := n.push.Stats(); s.Panics > 0 || s.SSE != 0 || s.Queued != 0 || s.QueuedBytes != 0 {
+		n.w.fail("%s: after its end %d panics, %d streams, %d messages in backlogs", n.name, s.Panics, s.SSE, s.Queued)
 	}
 }
 
@@ -163,8 +163,8 @@ func (n *node) check() {
 	}
 	// Of history one piece waits, which is bounded by rings and pages.
 	bound += min(int64(n.hub.Stats().Replayed), open*int64(len(channels)*maxPiece))
-	if st.Held > bound || st.Held < 0 {
-		n.w.fail("%s: %d messages in the backlogs of %d streams, at most %d", n.name, st.Held, open, bound)
+	if st.Queued > bound || st.Queued < 0 {
+		n.w.fail("%s: %d messages in the backlogs of %d streams, at most %d", n.name, st.Queued, open, bound)
 	}
 	if st.SSE > open {
 		n.w.fail("%s: %d streams, %d connections", n.name, st.SSE, open)

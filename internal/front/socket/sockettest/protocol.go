@@ -239,8 +239,8 @@ func (p *Protocol) wait(ctx context.Context) {
 	}
 }
 
-// hold makes work wait until release is called.
-func (p *Protocol) hold() (release func()) {
+// pause makes work wait until release is called.
+func (p *Protocol) pause() (release func()) {
 	block := make(chan struct{})
 	p.mu.Lock()
 	p.block = block

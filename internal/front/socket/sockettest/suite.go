@@ -405,7 +405,7 @@ func greedy(t *testing.T, f *Front) {
 }
 
 func goneDuringWork(t *testing.T, f *Front) {
-	release := f.hold()
+	release := f.pause()
 	defer release()
 	c := f.dial(t, "")
 	c.send("do")
