@@ -119,10 +119,10 @@ func (c Config) Validate() error {
 
 // A Client talks to one server. Any number of goroutines may use it.
 type Client struct {
-	cfg  Config
-	base *url.URL
-	http *http.Client
-	own  bool // http is ours to close
+	cfg      Config
+	base     *url.URL
+	http     *http.Client
+	ownsHTTP bool // http is ours to close
 }
 
 // New returns a Client. It connects to nothing yet.
@@ -133,7 +133,7 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg.WithDefaults(), http: cfg.HTTPClient}
 	c.base, _ = url.Parse(strings.TrimRight(cfg.URL, "/")) // Validate has parsed it
 	if c.http == nil {
-		c.own = true
+		c.ownsHTTP = true
 		c.http = &http.Client{Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         cfg.DialContext,
@@ -149,7 +149,7 @@ func New(cfg Config) (*Client, error) {
 
 // Close lets go of idle connections. Streams are closed by themselves.
 func (c *Client) Close() {
-	if c.own {
+	if c.ownsHTTP {
 		c.http.CloseIdleConnections()
 	}
 }

@@ -86,8 +86,8 @@ func (o *outsideMarks) count() int {
 	return len(o.logs)
 }
 
-// wants returns how many replicas the stream should have.
-func (o *outsideMarks) wants() int {
+// targetReplicas returns how many replicas the stream should have.
+func (o *outsideMarks) targetReplicas() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.replicas
@@ -150,7 +150,7 @@ func (o *outsideMarks) ensure(ctx context.Context, create bool) error {
 		err = o.put(ctx, "CREATE", jetstream.StreamConfig{
 			Name: name, Description: "how far the logs of weir had come", Subjects: subjects,
 			Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxConsumers: -1, MaxMsgs: -1, MaxMsgSize: -1, MaxBytes: -1,
-			Replicas: o.wants(), Discard: jetstream.DiscardOld,
+			Replicas: o.targetReplicas(), Discard: jetstream.DiscardOld,
 		})
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return fmt.Errorf("create it: %w", err)
@@ -159,8 +159,8 @@ func (o *outsideMarks) ensure(ctx context.Context, create bool) error {
 		return err
 	case !slices.Equal(have.Config.Subjects, subjects):
 		return fmt.Errorf("stream %s has the subjects %q, not %q: it is not one of ours; remove it, or set another prefix", name, have.Config.Subjects, subjects)
-	case have.Config.Replicas < o.wants():
-		have.Config.Replicas = o.wants()
+	case have.Config.Replicas < o.targetReplicas():
+		have.Config.Replicas = o.targetReplicas()
 		o.raised(o.put(ctx, "UPDATE", have.Config))
 	}
 	if err := o.b.probe(ctx, o.b.markSubject(o.first)); err != nil {

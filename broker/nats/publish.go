@@ -54,25 +54,25 @@ type unanswered struct {
 
 // A pending is one publish without an answer. Its fields are the outbox's.
 type pending struct {
-	id       uint64
-	s        *stream
-	p        hub.Publication
-	extra    []byte  // the attributes as they are sent; nil for none
-	newest   *uint64 // the condition of PublishAfter; nil for none
-	done     func(hub.Position, error)
-	deadline time.Time
-	answered bool
-	queued   bool      // in queue
-	named    bool      // its idempotency key was given to it here
-	sent     int       // how often it was sent and may have been stored
-	sentAt   time.Time // when it was sent last
-	flying   bool      // NATS has not responded in any way since then
+	id         uint64
+	s          *stream
+	p          hub.Publication
+	attributes []byte  // the attributes as they are sent; nil for none
+	newest     *uint64 // the condition of PublishAfter; nil for none
+	done       func(hub.Position, error)
+	deadline   time.Time
+	answered   bool
+	queued     bool      // in queue
+	named      bool      // its idempotency key was given to it here
+	sent       int       // how often it was sent and may have been stored
+	sentAt     time.Time // when it was sent last
+	flying     bool      // NATS has not responded in any way since then
 	// overtaken says that a later publish of its channel is stored: this one must not be
 	// stored any more, only recognised.
 	overtaken bool
 }
 
-func (p *pending) size() int { return len(p.p.Data) + len(p.extra) }
+func (p *pending) size() int { return len(p.p.Data) + len(p.attributes) }
 
 func newOutbox(b *Broker) *outbox {
 	return &outbox{
@@ -128,7 +128,7 @@ func (b *Broker) publish(ns *hub.Namespace, p hub.Publication, newest *uint64, d
 	case s.durable() && b.room != nil && !b.room.reserve(int64(len(p.Data)+p.Attributes.Size()+overhead)):
 		err = b.room.refusal()
 	default:
-		err = b.out.add(&pending{s: s, p: p, extra: p.Attributes.AppendTo(nil), newest: newest, done: done})
+		err = b.out.add(&pending{s: s, p: p, attributes: p.Attributes.AppendTo(nil), newest: newest, done: done})
 	}
 	if err != nil {
 		done(hub.Position{}, err)
@@ -357,8 +357,8 @@ func messageOf(o *outbox, p *pending, condition *uint64) *natsgo.Msg {
 	if p.p.Key != "" {
 		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
 	}
-	if len(p.extra) > 0 {
-		pack(m, p.extra)
+	if len(p.attributes) > 0 {
+		pack(m, p.attributes)
 	}
 	if p.s.durable() {
 		m.Reply = o.prefix + strconv.FormatUint(p.id, 36)

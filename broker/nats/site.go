@@ -38,9 +38,9 @@ type siteView struct {
 	kick chan struct{} // holds a token when it is to look now
 	news chan struct{} // the same for the goroutine that delivers
 
-	want   atomic.Pointer[siteLook] // the site that leads, and the log there
-	broken atomic.Pointer[string]   // an epoch into which the one before was not followed to its end
-	keys   atomic.Pointer[siteKeys] // of what the log has copied; nil when they do not matter
+	leading atomic.Pointer[siteLook] // the site that leads, and the log there
+	broken  atomic.Pointer[string]   // an epoch into which the one before was not followed to its end
+	keys    atomic.Pointer[siteKeys] // of what the log has copied; nil when they do not matter
 
 	mu sync.Mutex
 	// answered is when each site did last; seen that the other one led the log since this
@@ -207,7 +207,7 @@ func (w *siteView) site() string { return w.s.lead.Load().site }
 
 // move has the goroutine that delivers follow the log to another site.
 func (w *siteView) move(l *siteLook) {
-	if was := w.want.Swap(l); was != nil && was.epoch == l.epoch {
+	if was := w.leading.Swap(l); was != nil && was.epoch == l.epoch {
 		return // it does
 	}
 	w.s.lead.Load().end() // what it waits for of the site before

@@ -204,7 +204,7 @@ func cross(s *stream) {
 	if w == nil {
 		return
 	}
-	to := w.want.Load()
+	to := w.leading.Load()
 	if to == nil || to.err != nil || to.site == w.site() {
 		return
 	}

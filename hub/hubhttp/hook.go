@@ -72,7 +72,7 @@ func (h *Handler) event(r *http.Request, k EventKind, id *auth.Identity, channel
 // has answered when it returns nil.
 func (h *Handler) decideClient(w http.ResponseWriter, r *http.Request, id *auth.Identity, channels []string) *auth.Identity {
 	for _, k := range []EventKind{EventConnect, EventSubscribe} {
-		if !h.hooks.Wants(k, channels...) {
+		if !h.hooks.Handles(k, channels...) {
 			continue
 		}
 		var of []string
@@ -93,7 +93,7 @@ func (h *Handler) decideClient(w http.ResponseWriter, r *http.Request, id *auth.
 
 // decidePublish has the Hook decide on call. It has answered when it returns false.
 func (h *Handler) decidePublish(w http.ResponseWriter, r *http.Request, id *auth.Identity, call *wire.Call) bool {
-	if !h.hooks.Wants(EventPublish, call.Channels...) {
+	if !h.hooks.Handles(EventPublish, call.Channels...) {
 		return true
 	}
 	e := h.event(r, EventPublish, id, call.Channels)

@@ -240,7 +240,7 @@ func (c *Cluster) Describe(f func() []byte) {
 
 // Nodes returns those that live, this one first and the others in order of their ids.
 func (c *Cluster) Nodes() []Node {
-	own := c.own()
+	own := c.selfNode()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]Node, 0, len(c.nodes)+1)
@@ -251,8 +251,8 @@ func (c *Cluster) Nodes() []Node {
 	return slices.Insert(out, 0, own)
 }
 
-// own is this node as others see it.
-func (c *Cluster) own() Node {
+// selfNode is this node as others see it.
+func (c *Cluster) selfNode() Node {
 	c.mu.Lock()
 	describe := c.describe
 	c.mu.Unlock()

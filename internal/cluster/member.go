@@ -95,7 +95,7 @@ func (c *Cluster) listen() (stop func(), err error) {
 }
 
 func (c *Cluster) encode(b heartbeat) []byte {
-	n := c.own()
+	n := c.selfNode()
 	b.Name, b.Version, b.Started, b.Stats = n.Name, n.Version, n.Started.UnixMilli(), n.Stats
 	out, err := json.Marshal(b)
 	if err != nil {

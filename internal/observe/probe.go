@@ -46,13 +46,13 @@ type Probe struct {
 	mu      sync.Mutex
 	flights []*flight
 	free    []*flight // that ended in order, for the next
-	wants   wants
+	follows followRequests
 }
 
 const (
 	maxFlights = 64
-	// maxWants is how many publishes may be on their way here with a trace.
-	maxWants = 64
+	// maxFollowRequests is how many publishes may be on their way here with a trace.
+	maxFollowRequests = 64
 	// sampleEvery is the least time between two publications that are followed.
 	sampleEvery = 4 * time.Millisecond
 	// unseenAfter is how long a message may take from its answer to its arrival here; one
@@ -119,7 +119,7 @@ func (p *Probe) Stores() (c metrics.Counts) {
 
 // UnderWay is how many publications are followed, and how many are waited for.
 func (p *Probe) UnderWay() (followed, wanted int) {
-	return int(p.airborne.Load()), int(p.wants.n.Load())
+	return int(p.airborne.Load()), int(p.follows.n.Load())
 }
 
 // Add implements hub.Changer.
@@ -197,9 +197,9 @@ type written struct {
 	bytes            uint64
 }
 
-// A want is a request to follow a publication: of any data on a channel, or of data
+// A followRequest is a request to follow a publication: of any data on a channel, or of data
 // that is known by where it is.
-type want struct {
+type followRequest struct {
 	channel string
 	data    *byte // nil: any
 	began   func(*flight)
@@ -238,12 +238,12 @@ func (p *Probe) takeoff(pub *hub.Publication) *flight {
 	if part := p.telemetry.Sample(); part > 0 && rand.Float64() < part {
 		tr = &policy.Trace{Flags: policy.FlagSampled | policy.FlagRandom}
 	}
-	if !sample && tr == nil && p.wants.n.Load() == 0 {
+	if !sample && tr == nil && p.follows.n.Load() == 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.wants.match(pub)
+	w := p.follows.match(pub)
 	if w != nil && w.trace != nil {
 		tr = w.trace
 	}
@@ -297,15 +297,15 @@ func (p *Probe) recycle(f *flight) {
 	p.free = append(p.free, f)
 }
 
-// wants are what the next publications are to be followed for. Guarded by Probe.mu, but
+// followRequests are what the next publications are to be followed for. Guarded by Probe.mu, but
 // for n.
-type wants struct {
-	list []*want
+type followRequests struct {
+	list []*followRequest
 	n    atomic.Int32 // len(list); any goroutine
 }
 
 // match returns the want that pub is, once.
-func (ws *wants) match(pub *hub.Publication) *want {
+func (ws *followRequests) match(pub *hub.Publication) *followRequest {
 	for i, w := range ws.list {
 		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
 			ws.remove(i)
@@ -315,29 +315,29 @@ func (ws *wants) match(pub *hub.Publication) *want {
 	return nil
 }
 
-func (ws *wants) remove(i int) {
+func (ws *followRequests) remove(i int) {
 	ws.list = slices.Delete(ws.list, i, i+1)
 	ws.n.Store(int32(len(ws.list)))
 }
 
 // follow adds a want; drop takes it back.
-func (p *Probe) follow(w *want) {
+func (p *Probe) follow(w *followRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ws := &p.wants; w.trace != nil && len(ws.list) >= maxWants { // those whose publish was refused are left
-		if i := slices.IndexFunc(ws.list, func(w *want) bool { return w.trace != nil }); i >= 0 {
+	if ws := &p.follows; w.trace != nil && len(ws.list) >= maxFollowRequests { // those whose publish was refused are left
+		if i := slices.IndexFunc(ws.list, func(w *followRequest) bool { return w.trace != nil }); i >= 0 {
 			ws.remove(i)
 		}
 	}
-	p.wants.list = append(p.wants.list, w)
-	p.wants.n.Store(int32(len(p.wants.list)))
+	p.follows.list = append(p.follows.list, w)
+	p.follows.n.Store(int32(len(p.follows.list)))
 }
 
-func (p *Probe) drop(w *want) {
+func (p *Probe) drop(w *followRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := slices.Index(p.wants.list, w); i >= 0 {
-		p.wants.remove(i)
+	if i := slices.Index(p.follows.list, w); i >= 0 {
+		p.follows.remove(i)
 	}
 }
 

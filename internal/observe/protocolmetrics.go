@@ -100,7 +100,7 @@ func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.cluster, c.Dropped, "dropped")
 	count(m.cluster, c.Refused, "refused")
 	count(m.cluster, c.Malformed, "malformed")
-	gauge(m.members, s.Own, "this")
+	gauge(m.members, s.Local, "this")
 	gauge(m.members, s.Members, "all")
 	count(m.presences, s.Refused, "refused")
 	count(m.presences, s.Events, "told")

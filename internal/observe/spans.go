@@ -40,7 +40,7 @@ func (a *Spans) Publish(call *wire.Call, traceparent []byte) {
 		}
 	}
 	if t.Flags&policy.FlagSampled != 0 && len(p.Data) > 0 {
-		a.Probe.follow(&want{data: &p.Data[0], trace: &t})
+		a.Probe.follow(&followRequest{data: &p.Data[0], trace: &t})
 	}
 }
 

@@ -39,7 +39,7 @@ type trace struct {
 	id      string
 	channel string
 	started time.Time
-	want    *want
+	request *followRequest
 	timer   *time.Timer
 	ended   chan struct{}
 
@@ -69,15 +69,15 @@ func (t *tracer) begin(req *admin.TraceRequest) (*admin.Trace, error) {
 		return nil, fmt.Errorf("%w: data: %w", admin.ErrBad, err)
 	}
 	x := &trace{id: rand.Text(), channel: req.Channel, started: time.Now(), state: admin.TraceWaiting, ended: make(chan struct{})}
-	x.want = &want{channel: req.Channel, began: func(f *flight) { x.flight = f }, done: func(f *flight) { t.finish(x, f.err) }}
+	x.request = &followRequest{channel: req.Channel, began: func(f *flight) { x.flight = f }, done: func(f *flight) { t.finish(x, f.err) }}
 	if data != nil {
-		x.want.data = &data[0]
+		x.request.data = &data[0]
 	}
 	if err := t.keep(x); err != nil {
 		return nil, err
 	}
 	x.timer = time.AfterFunc(patience, func() { t.expire(x) })
-	t.probe.follow(x.want)
+	t.probe.follow(x.request)
 	if data != nil {
 		t.hub.Publish(hub.Publication{Channel: req.Channel, Data: data}, func(_ hub.Position, err error) {
 			if err != nil {
@@ -151,7 +151,7 @@ func (t *tracer) end(x *trace, state string, err error) bool {
 	}
 	t.mu.Unlock()
 	if first {
-		t.probe.drop(x.want)
+		t.probe.drop(x.request)
 		x.timer.Stop()
 		close(x.ended)
 	}

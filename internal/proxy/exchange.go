@@ -80,12 +80,12 @@ type run struct {
 	// complete: the request's last byte was given.
 	complete bool
 	// answered: a byte of the reply went to the sink, so that there is no other attempt.
-	answered bool
-	headed   bool // cluster.Head was called for this attempt
-	wantRoom bool
-	status   int
-	hedgeAt  int64 // when a second attempt may be made; 0: not
-	second   second
+	answered   bool
+	headed     bool // cluster.Head was called for this attempt
+	awaitsRoom bool
+	status     int
+	hedgeAt    int64 // when a second attempt may be made; 0: not
+	second     second
 }
 
 // An Exchange is one request to a cluster and its reply. It belongs to one loop and
@@ -252,20 +252,20 @@ func (x *Exchange) End(trailer []byte) {
 // follows if so.
 func (x *Exchange) Full() bool {
 	if x.up == nil {
-		x.wantRoom = len(x.Head) > x.loopState.proxy.cfg.Replay
+		x.awaitsRoom = len(x.Head) > x.loopState.proxy.cfg.Replay
 	} else {
-		x.wantRoom = x.up.backlog() > x.loopState.proxy.cfg.Buffer
-		if x.wantRoom && !x.answered {
+		x.awaitsRoom = x.up.backlog() > x.loopState.proxy.cfg.Buffer
+		if x.awaitsRoom && !x.answered {
 			x.up.writeIn()
 		}
 	}
-	return x.wantRoom
+	return x.awaitsRoom
 }
 
 // room notifies the sink that there is room again.
 func (x *Exchange) room() {
-	if x.wantRoom && !x.Full() {
-		x.wantRoom = false
+	if x.awaitsRoom && !x.Full() {
+		x.awaitsRoom = false
 		if u := x.up; u != nil && u.phase == readingHead && !x.complete {
 			u.noDeadline() // it is the client's turn
 		}

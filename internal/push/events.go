@@ -36,10 +36,10 @@ func newCustom(r *Subscription, now int64) *custom {
 }
 
 func (s *session) custom() *custom {
-	if s.rare == nil {
+	if s.extras == nil {
 		return nil
 	}
-	return s.rare.custom
+	return s.extras.custom
 }
 
 // ServeEvents is ServeSSE for r.Custom.

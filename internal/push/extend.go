@@ -40,7 +40,7 @@ func decideSubscription(t *transport, s *hub.Subscriber, sink, linked hub.Sink, 
 		}
 		return subscribe(t, s, linked, opt)
 	}
-	x := t.extra()
+	x := t.ensureMore()
 	if x.deciding == nil {
 		x.deciding = &deciding{}
 		x.deciding.ctx, x.deciding.cancel = context.WithCancel(context.Background())
@@ -116,7 +116,7 @@ func (p *Push) disconnected(c *eventloop.Conn, protocol uint8, user string) {
 	case *heldSession, *recordedSession:
 		return
 	}
-	if p.extensions.Wants(extension.Disconnect) {
+	if p.extensions.Handles(extension.Disconnect) {
 		p.extensions.Notify(p.event(extension.Disconnect, c, protocol, user, nil))
 	}
 }
@@ -178,7 +178,7 @@ func (p *Push) publishFor(c *eventloop.Conn, topics []string, pub hub.Publicatio
 	if topics == nil {
 		channels = []string{pub.Channel}
 	}
-	if !p.extensions.Wants(extension.Publish, channels...) {
+	if !p.extensions.Handles(extension.Publish, channels...) {
 		p.publishDecided(c, topics, pub, done)
 		return
 	}
@@ -206,7 +206,7 @@ func (p *Push) Publish(c *eventloop.Conn, call *Call, who *auth.Identity, answer
 			return
 		}
 	}
-	if !p.extensions.Wants(extension.Publish, call.Channels...) {
+	if !p.extensions.Handles(extension.Publish, call.Channels...) {
 		p.publishCall(c, call, who, answer)
 		return
 	}

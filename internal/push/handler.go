@@ -102,7 +102,7 @@ func (t *transport) putParser(p *websocket.Parser) {
 		kept := *p
 		*p = websocket.Parser{}
 		p.Init(websocket.ParserOptions{Limits: &t.loopState().parsers[t.limits].limits})
-		t.extra().parser = &kept
+		t.ensureMore().parser = &kept
 	}
 }
 
@@ -159,7 +159,7 @@ func (t *transport) drainWithin() {
 // Closed implements eventloop.Handler.
 func (t *transport) Closed(c *eventloop.Conn, err error) {
 	t.loopState().push.log.Debug("session closed", "conn", c.ID(), "peer", c.Peer(), "err", err)
-	if p := t.loopState().push; p.extensions.Wants(extension.Disconnect) { // the session does not know of the end yet
+	if p := t.loopState().push; p.extensions.Handles(extension.Disconnect) { // the session does not know of the end yet
 		p.disconnected(c, t.protocol, subjectOf(t))
 	}
 	t.flags |= isGone

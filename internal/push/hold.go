@@ -53,7 +53,7 @@ func (s *session) release() {
 		}
 		if len(out) == 0 {
 			if s.backlog != nil {
-				s.conn.SetTimer(s.rare.pace.wait()) // over its rate
+				s.conn.SetTimer(s.extras.pace.wait()) // over its rate
 			}
 			return
 		}
@@ -72,7 +72,7 @@ func (s *session) gather(q *backlog.Queue) (out []byte) {
 			out = s.appendGap(out, g)
 			continue
 		}
-		if s.flags&paced != 0 && !s.rare.pace.allow(s.loopState.loop.Now()) {
+		if s.flags&paced != 0 && !s.extras.pace.allow(s.loopState.loop.Now()) {
 			return out
 		}
 		m := q.Pop(&p.waiting)
@@ -81,7 +81,7 @@ func (s *session) gather(q *backlog.Queue) (out []byte) {
 			return frame // alone: no copy
 		}
 		if s.position() != nil {
-			out = append(out, s.ownID(m)...)
+			out = append(out, s.advanceID(m)...)
 		}
 		out = append(out, frame...)
 	}

@@ -103,8 +103,8 @@ func (s *session) appendState(dst takeover.State, kind uint8) (takeover.State, u
 		return dst, 0
 	}
 	dst = dst.MustUint(sessionForm, form).Uint(sessionSent, uint64(s.loopState.loop.Now()-s.lastSend))
-	if s.rare != nil && s.rare.heartbeat != 0 {
-		dst = dst.Uint(sessionHeartbeat, uint64(s.rare.heartbeat))
+	if s.extras != nil && s.extras.heartbeat != 0 {
+		dst = dst.Uint(sessionHeartbeat, uint64(s.extras.heartbeat))
 	}
 	for _, name := range s.sub.Channels() {
 		dst = dst.MustString(sessionChannel, name)
@@ -304,13 +304,13 @@ func (p *Push) Arrive(c *eventloop.Conn, a *Arriving) (eventloop.Handler, error)
 		c.Write(a.unlogged)
 	}
 	s.prepare(l, c, &a.sub)
-	s.lastSend, s.rare.heartbeat = now-a.sent, a.heartbeat
-	s.rare.opening.moved, s.rare.opening.requested = true, a.at
+	s.lastSend, s.extras.heartbeat = now-a.sent, a.heartbeat
+	s.extras.opening.moved, s.extras.opening.requested = true, a.at
 	if x := a.sub.Custom; x != nil {
-		s.rare.custom = newCustom(&a.sub, now)
-		s.rare.custom.ended, s.rare.custom.ends = x.Ended, 0
+		s.extras.custom = newCustom(&a.sub, now)
+		s.extras.custom.ended, s.extras.custom.ends = x.Ended, 0
 		if a.ends > 0 {
-			s.rare.custom.ends = now + a.ends
+			s.extras.custom.ends = now + a.ends
 		}
 		s.report(x.Began)
 	}

@@ -113,7 +113,7 @@ func (t *transport) link(s *hub.Subscriber, sink hub.Sink) hub.Sink {
 		return (*first)(t)
 	}
 	g := &subscription{outlet: outlet{t, sink}, sub: s, next: t.subs()}
-	t.extra().subs = g
+	t.ensureMore().subs = g
 	return g
 }
 

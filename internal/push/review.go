@@ -109,7 +109,7 @@ func (s *session) judge(r *access.Review, by access.Protocol) (code int, reason 
 		return 0, ""
 	}
 	if was != now {
-		s.rare.identity = now
+		s.extras.identity = now
 	}
 	if s.custom() == nil && by == access.Native && !r.Now.Granted(now, channels) {
 		s.flags |= open

@@ -64,8 +64,8 @@ type session struct {
 	conn      *eventloop.Conn
 	// backlog is what the socket is not ready for; nil when there is nothing.
 	backlog *backlog.Queue
-	// rare is what most subscribers do not have once they are open; nil then.
-	rare *rare
+	// extras is what most subscribers do not have once they are open; nil then.
+	extras *sessionExtras
 	// lastSend is when something was sent (SSE) or pinged (WebSocket), on the
 	// loop's clock.
 	lastSend int64
@@ -83,8 +83,8 @@ const (
 	lossy                            // gaps of the start may follow: their blocks have no position before Live
 )
 
-// rare is the part of a session that few need.
-type rare struct {
+// sessionExtras is the part of a session that few need.
+type sessionExtras struct {
 	identity *auth.Identity // nil: anonymous
 	// opening is the request until the answer has gone out.
 	opening *opening
@@ -100,31 +100,31 @@ type rare struct {
 }
 
 func (s *session) identity() *auth.Identity {
-	if s.rare == nil {
+	if s.extras == nil {
 		return nil
 	}
-	return s.rare.identity
+	return s.extras.identity
 }
 
 func (s *session) opening() *opening {
-	if s.rare == nil {
+	if s.extras == nil {
 		return nil
 	}
-	return s.rare.opening
+	return s.extras.opening
 }
 
 func (s *session) position() hub.Positions {
-	if s.rare == nil {
+	if s.extras == nil {
 		return nil
 	}
-	return s.rare.position
+	return s.extras.position
 }
 
 // opened drops what was needed only until the answer went out.
 func (s *session) opened() {
-	s.rare.opening = nil
-	if s.rare.identity == nil && s.rare.position == nil && s.flags&paced == 0 && s.rare.custom == nil && s.rare.heartbeat == 0 {
-		s.rare = nil
+	s.extras.opening = nil
+	if s.extras.identity == nil && s.extras.position == nil && s.flags&paced == 0 && s.extras.custom == nil && s.extras.heartbeat == 0 {
+		s.extras = nil
 	}
 }
 
@@ -184,12 +184,12 @@ func (s *session) begin(l *LoopState, c *eventloop.Conn, r *Subscription, sink h
 		if opt = x.Options; x.Select != nil {
 			opt.Select = x.Select
 		}
-		s.rare.custom = newCustom(r, l.loop.Now())
-		o := s.rare.opening
+		s.extras.custom = newCustom(r, l.loop.Now())
+		o := s.extras.opening
 		o.preamble, o.began, o.ended = x.Preamble, x.Began, x.Ended
 	} else {
 		opt = wire.Options(r.Channels, r.Since)
-		s.rare.opening.requested, s.rare.opening.unknown = opt.Since, opt.Unknown != ""
+		s.extras.opening.requested, s.extras.opening.unknown = opt.Since, opt.Unknown != ""
 	}
 	if r.Custom != nil && l.push.rejects(l, &opt) {
 		return hub.ErrOverloaded
@@ -208,13 +208,13 @@ func (s *session) begin(l *LoopState, c *eventloop.Conn, r *Subscription, sink h
 func (s *session) prepare(l *LoopState, c *eventloop.Conn, r *Subscription) {
 	s.loopState, s.conn = l, c
 	s.lastSend = l.loop.Now()
-	s.rare = &rare{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
+	s.extras = &sessionExtras{opening: &opening{fields: r.Fields, key: r.Key, hello: r.Hello, extensions: r.extensions}}
 	if r.Identity != nil && r.Identity != auth.Anonymous {
-		s.rare.identity = r.Identity
+		s.extras.identity = r.Identity
 	}
 	if rate := l.push.rate(r.Channels); rate > 0 {
 		s.flags |= paced
-		s.rare.pace = pace{rate: rate, at: l.loop.Now()}
+		s.extras.pace = pace{rate: rate, at: l.loop.Now()}
 	}
 	if len(r.Channels) > 1 {
 		s.flags |= several
@@ -231,17 +231,17 @@ func adapt(s *session, r *Subscription) {
 		every = r.Custom.Heartbeat
 	}
 	if b := cfg.HeartbeatInterval(every, r.MaxBackoff); b != every {
-		s.rare.heartbeat = int64(b)
+		s.extras.heartbeat = int64(b)
 	}
 }
 
 // heartbeatInterval is how long a silence may be.
 func heartbeatInterval(s *session) int64 {
-	if s.rare != nil {
-		if s.rare.heartbeat != 0 {
-			return s.rare.heartbeat
+	if s.extras != nil {
+		if s.extras.heartbeat != 0 {
+			return s.extras.heartbeat
 		}
-		if c := s.rare.custom; c != nil && c.heartbeat != 0 {
+		if c := s.extras.custom; c != nil && c.heartbeat != 0 {
 			return c.heartbeat
 		}
 	}
@@ -256,7 +256,7 @@ func (s *session) armTimer(next int64) {
 		next = min(next, int64(time.Until(id.Expires)))
 	}
 	if s.flags&paced != 0 && s.backlog != nil && !s.conn.Stalled() { // else the socket says when
-		next = min(next, s.rare.pace.wait())
+		next = min(next, s.extras.pace.wait())
 	}
 	if c := s.custom(); c != nil && c.ends != 0 {
 		next = min(next, c.ends-s.loopState.loop.Now())
@@ -298,7 +298,7 @@ func (s *session) send(b *hub.Batch) bool {
 		return ok
 	case s.position() != nil:
 		for _, m := range b.Messages {
-			s.conn.Queue(s.ownID(m))
+			s.conn.Queue(s.advanceID(m))
 			s.conn.Queue(s.loopState.push.hub.Encode(m, s.format))
 		}
 	default:
@@ -360,9 +360,9 @@ func (s *session) replay(b *hub.Batch) {
 	s.release()
 }
 
-// ownID moves the stream's own position past m and returns its id line, or
+// advanceID moves the stream's own position past m and returns its id line, or
 // nothing for a message of a namespace that keeps no log.
-func (s *session) ownID(m *hub.Message) []byte {
+func (s *session) advanceID(m *hub.Message) []byte {
 	if m.Offset == 0 {
 		return nil
 	}
@@ -397,7 +397,7 @@ func (s *session) framed(b []byte) []byte {
 // events may follow: their blocks have no id before Live, since the one of a namespace would
 // lead past the gaps of the others.
 func (s *session) keepsPosition(at hub.Positions, gaps bool) {
-	s.rare.position = append(hub.Positions(nil), at...)
+	s.extras.position = append(hub.Positions(nil), at...)
 	if gaps {
 		s.flags |= lossy
 	}

@@ -75,8 +75,8 @@ func (t *transport) subs() *subscription {
 	return t.more.subs
 }
 
-// extra returns t.more, made if it is not there.
-func (t *transport) extra() *transportMore {
+// ensureMore returns t.more, made if it is not there.
+func (t *transport) ensureMore() *transportMore {
 	if t.more == nil {
 		t.more = &transportMore{}
 	}
@@ -335,7 +335,7 @@ func (t *transport) Subscribe(s *hub.Subscriber, sink hub.Sink, opt hub.Subscrib
 		return hub.ErrOverloaded
 	}
 	g := t.link(s, sink)
-	if t.flags&arriving == 0 && t.loopState().push.extensions.Wants(extension.Subscribe, opt.Channels...) {
+	if t.flags&arriving == 0 && t.loopState().push.extensions.Handles(extension.Subscribe, opt.Channels...) {
 		return decideSubscription(t, s, sink, g, opt)
 	}
 	return subscribe(t, s, g, opt)

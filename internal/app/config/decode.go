@@ -326,7 +326,7 @@ func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {
 		return
 	}
 	hint := ""
-	switch w := wants(f, t); {
+	switch w := acceptedForm(f, t); {
 	case w == "text" && n.Kind == yaml.ScalarNode:
 		hint = "put the value in quotes"
 	case w == "a list" && n.Kind == yaml.ScalarNode:
@@ -337,7 +337,7 @@ func (d *decoder) mismatch(n *yaml.Node, path string, f field, t reflect.Type) {
 	case w == "a size":
 		hint = "write for example 65536, 64KiB or 1GiB"
 	}
-	d.problem(n, path, hint, "want %s, have %s", wants(f, t), has(n, f.secret))
+	d.problem(n, path, hint, "want %s, have %s", acceptedForm(f, t), has(n, f.secret))
 }
 
 // has says in words what was written.

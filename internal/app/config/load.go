@@ -240,7 +240,7 @@ func (d *decoder) plain(text string, k key, root reflect.Value) {
 	default:
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil || len(doc.Content) != 1 {
-			d.problem(nil, k.path, "write it as JSON", "want %s", wants(k.field, k.typ))
+			d.problem(nil, k.path, "write it as JSON", "want %s", acceptedForm(k.field, k.typ))
 			return
 		}
 		n = doc.Content[0]

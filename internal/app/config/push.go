@@ -62,8 +62,8 @@ func (c Config) checkPushes() error {
 	return errors.Join(all...)
 }
 
-// ownPaths are those of the public listener that are Weir's own.
-func (c Config) ownPaths() []string {
+// builtinPaths are those of the public listener that are Weir's own.
+func (c Config) builtinPaths() []string {
 	paths := []string{"/healthz", "/readyz"}
 	if c.Pushes() {
 		paths = []string{"/sse", "/ws", "/echo", "/api/publish", "/api/broadcast", "/api/recording", "/healthz", "/readyz"}
@@ -94,7 +94,7 @@ func (c Config) checkPaths() error {
 	var all []error
 	for _, key := range slices.Sorted(maps.Keys(taken)) {
 		at := taken[key]
-		for _, own := range c.ownPaths() {
+		for _, own := range c.builtinPaths() {
 			if own == at || strings.HasSuffix(at, "/") && strings.HasPrefix(own, at) {
 				all = append(all, WithHint(fmt.Errorf("%s: %s is Weir's own", key, own), "give one of them another path; downstream.builtin_prefix moves Weir's"))
 				break

@@ -208,7 +208,7 @@ func kindOf(k key) string {
 		}
 		return "list of " + of
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(wants(k.field, k.typ), "a "), "an ")
+	return strings.TrimPrefix(strings.TrimPrefix(acceptedForm(k.field, k.typ), "a "), "an ")
 }
 
 // defaultText is ", default x" for a key that has one.

@@ -179,8 +179,8 @@ func join(prefix, key string) string {
 	return prefix + "." + key
 }
 
-// wants says in words what can be written for a value of type t.
-func wants(f field, t reflect.Type) string {
+// acceptedForm says in words what can be written for a value of type t.
+func acceptedForm(f field, t reflect.Type) string {
 	t = deref(t)
 	switch shapeOf(t) {
 	case section, mapping:

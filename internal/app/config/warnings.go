@@ -51,7 +51,7 @@ func (c Config) shadowedRoutes() []Warning {
 	var all []Warning
 	for i, r := range c.Routes {
 		var hidden []string
-		for _, own := range c.ownPaths() {
+		for _, own := range c.builtinPaths() {
 			if prefix, ok := strings.CutSuffix(r.Path, "*"); r.Path == own || ok && prefix != "/" && strings.HasPrefix(own, prefix) {
 				hidden = append(hidden, own)
 			}

@@ -15,8 +15,8 @@ type claim struct {
 	values []string
 }
 
-// ownClaims are read elsewhere, or say nothing about who someone is.
-var ownClaims = []string{"sub", "exp", "nbf", "iat", "jti", "weir", "scope", "scp"}
+// reservedClaims are read elsewhere, or say nothing about who someone is.
+var reservedClaims = []string{"sub", "exp", "nbf", "iat", "jti", "weir", "scope", "scp"}
 
 // keepClaims takes from proved claims what a route may request: scopes from
 // "scope" (a string of words, RFC 8693 §4.2) or "scp" (also a list), and every
@@ -28,7 +28,7 @@ func (i *Identity) keepClaims(c jwt.MapClaims) {
 		}
 	}
 	for name, v := range c {
-		if slices.Contains(ownClaims, name) {
+		if slices.Contains(reservedClaims, name) {
 			continue
 		}
 		if values := claimValues(v); len(values) > 0 {

@@ -124,7 +124,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg.WithDefaults(), push: d.Push, auth: d.Auth, log: d.Log, proxy: d.Proxy, recorder: d.Recorder, front: d.Limits,
-		traces: d.Traces, http2: d.HTTP2, paths: socket.OwnPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),
+		traces: d.Traces, http2: d.HTTP2, paths: socket.BuiltinPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),
 		limits: http1.Limits{MaxLine: cfg.MaxLine, MaxHead: cfg.MaxHead, MaxFields: cfg.MaxFields},
 	}
 	s.bounds.head, s.bounds.body, s.bounds.idle = int64(s.cfg.HeadTimeout), int64(s.cfg.BodyTimeout), int64(s.cfg.KeepAlive)
@@ -135,31 +135,33 @@ func New(cfg Config, d Deps) (*Server, error) {
 	for range d.Loops {
 		s.loopStates = append(s.loopStates, &loopState{srv: s})
 	}
-	s.own("/healthz", &endpoint{methods: "GET, HEAD", serve: healthz})
-	s.own("/readyz", &endpoint{methods: "GET, HEAD", serve: readyz})
+	s.handleBuiltin("/healthz", &endpoint{methods: "GET, HEAD", serve: healthz})
+	s.handleBuiltin("/readyz", &endpoint{methods: "GET, HEAD", serve: readyz})
 	if cfg.RoutesOnly {
 		return s, nil
 	}
-	s.own("/sse", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.sse() }, stream: true})
-	s.own("/ws", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.websocket() }})
-	s.own("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.publish() }})
-	s.own("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.broadcast() }})
+	s.handleBuiltin("/sse", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.sse() }, stream: true})
+	s.handleBuiltin("/ws", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.websocket() }})
+	s.handleBuiltin("/api/publish", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.publish() }})
+	s.handleBuiltin("/api/broadcast", &endpoint{methods: "POST", maxBody: push.MaxBody, serve: func(r *request) { r.builtin.broadcast() }})
 	if d.Push.Config().Echo {
-		s.own("/echo", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.echo() }})
+		s.handleBuiltin("/echo", &endpoint{methods: "GET", serve: func(r *request) { r.builtin.echo() }})
 	}
 	if d.Recorder != nil {
-		s.own(record.Path, &endpoint{methods: "GET", serve: func(r *request) { r.builtin.recordingAgain() }, stream: true})
+		s.handleBuiltin(record.Path, &endpoint{methods: "GET", serve: func(r *request) { r.builtin.recordingAgain() }, stream: true})
 	}
 	return s, nil
 }
 
-// own serves a path of Weir's own, below the prefix.
-func (s *Server) own(path string, e *endpoint) { s.endpoints.Own(s.cfg.BuiltinPrefix+path, e) }
+// handleBuiltin serves a path of Weir's own, below the prefix.
+func (s *Server) handleBuiltin(path string, e *endpoint) {
+	s.endpoints.SetBuiltin(s.cfg.BuiltinPrefix+path, e)
+}
 
 // Handle adds static replies by path, below the prefix. Before the loops run only.
 func (s *Server) Handle(files map[string]Static) {
 	for path, f := range files {
-		s.own(path, &endpoint{methods: "GET, HEAD", serve: func(r *request) {
+		s.handleBuiltin(path, &endpoint{methods: "GET, HEAD", serve: func(r *request) {
 			r.answer(http.StatusOK, f.ContentType, f.Body, staticFields)
 		}})
 	}

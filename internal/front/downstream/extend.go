@@ -88,10 +88,10 @@ func (r *request) clientEvent(k extension.Kind, protocol uint8, id *auth.Identit
 // subscribes to with it, if any. nil: no extension is called.
 func (r *request) clientEvents(protocol uint8, id *auth.Identity, channels []string) *eventQuery {
 	q := &eventQuery{all: r.h.loopState.srv.push.Extensions()}
-	if q.all.Wants(extension.Connect) {
+	if q.all.Handles(extension.Connect) {
 		q.list = append(q.list, r.clientEvent(extension.Connect, protocol, id, nil))
 	}
-	if len(channels) > 0 && q.all.Wants(extension.Subscribe, channels...) {
+	if len(channels) > 0 && q.all.Handles(extension.Subscribe, channels...) {
 		q.list = append(q.list, r.clientEvent(extension.Subscribe, protocol, id, channels))
 	}
 	if len(q.list) == 0 {

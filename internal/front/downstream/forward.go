@@ -46,7 +46,7 @@ type reply struct {
 	began bool // its head was written
 	// How its body is framed for the client.
 	chunkedOut, untilClose bool
-	takesTrailers          bool           // the client does
+	acceptsTrailers        bool           // the client does
 	grpcCode               int            // how a call of gRPC ended; -1: not known
 	firstByte              int64          // from the start to its head, in nanoseconds
 	collected              *bufferedReply // while it is collected to be validated
@@ -131,7 +131,7 @@ func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Req
 		e.Expect, f.Expect = true, true
 	}
 	if te := req.Get("TE"); te != nil && r.minor == 1 && req.Upgrade == nil && http1.HasToken(te, "trailers") {
-		r.reply.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
+		r.reply.acceptsTrailers, e.Trailers, f.Extra = true, true, acceptTrailers
 	}
 	if r.web != nil {
 		r.composeWeb(e, &f)
@@ -157,7 +157,7 @@ func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Req
 	return e
 }
 
-var wantTrailers = []byte("TE: trailers\r\nConnection: TE\r\n")
+var acceptTrailers = []byte("TE: trailers\r\nConnection: TE\r\n")
 
 // begin starts e and relays the body.
 func (r *forwarding) begin(e *proxy.Exchange, rest []byte) int {
@@ -355,7 +355,7 @@ func sendHead(r *reply, res *http1.Response) {
 	if r.unread || loopState.srv.push.Draining() {
 		r.keepAlive = false
 	}
-	f := policy.Framing{Length: -1, Trailers: r.takesTrailers}
+	f := policy.Framing{Length: -1, Trailers: r.acceptsTrailers}
 	body := res.Body
 	if r.web != nil && r.web.head(res) {
 		f.Trailers, body = false, http1.BodyChunked
@@ -387,16 +387,16 @@ func sendHead(r *reply, res *http1.Response) {
 func (r *reply) writeHead(res *http1.Response, f policy.Framing) {
 	loopState := r.h.loopState
 	if f.Extra == nil {
-		f.Extra = r.ownFields()
+		f.Extra = r.addedFields()
 	} else {
-		f.Extra = append(f.Extra, r.ownFields()...)
+		f.Extra = append(f.Extra, r.addedFields()...)
 	}
 	loopState.buf = r.policy.Route.AppendResponseHead(loopState.buf[:0], &r.policy, res.Status, res.Fields, f)
 	r.c.Write(loopState.buf)
 }
 
-// ownFields are the lines that an answer has besides its backend's.
-func (r *reply) ownFields() []byte {
+// addedFields are the lines that an answer has besides its backend's.
+func (r *reply) addedFields() []byte {
 	b := r.h.loopState.srv.altSvc // a copy is made when something is appended
 	if r.cookie != "" {
 		b = append(b, r.stickyCookie()...)

@@ -123,7 +123,7 @@ func (r *forwarding) answerGRPC(status int, fields []byte) {
 // trailers. It reports whether it could.
 func (r *reply) cutGRPC(status int, message string) bool {
 	h, c := r.h, r.c
-	if !r.grpc || !r.takesTrailers || r.web != nil && !r.web.answered || r.web == nil && !c.Shared() && !r.chunkedOut || c.Closing() {
+	if !r.grpc || !r.acceptsTrailers || r.web != nil && !r.web.answered || r.web == nil && !c.Shared() && !r.chunkedOut || c.Closing() {
 		return false
 	}
 	r.grpcCode = grpcStatus(status)

@@ -77,7 +77,7 @@ func setField(fields []http1.Field, name, value string) {
 // composeWeb frames what goes to the upstream: a body in base64 has another length there, and
 // the trailers of the reply are wanted.
 func (r *forwarding) composeWeb(e *proxy.Exchange, f *policy.Framing) {
-	r.reply.takesTrailers, e.Trailers, f.Extra = true, true, wantTrailers
+	r.reply.acceptsTrailers, e.Trailers, f.Extra = true, true, acceptTrailers
 	if r.unread {
 		e.Length, e.Chunked, f.Length, f.Chunked = -1, true, -1, true
 	}

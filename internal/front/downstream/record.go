@@ -157,7 +157,7 @@ func (rec *recording) streamFields() []byte {
 	if !rec.matched {
 		return rec.lines
 	}
-	f := policy.Framing{Length: -1, Extra: rec.reply.ownFields()}
+	f := policy.Framing{Length: -1, Extra: rec.reply.addedFields()}
 	b := rec.policy.Route.AppendResponseHead(nil, &rec.policy, http.StatusOK, nil, f)
 	_, b, _ = bytes.Cut(b, crlf)
 	return b[:len(b)-len(crlf)]

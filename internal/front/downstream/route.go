@@ -162,7 +162,7 @@ func (r *forwarding) Address() netip.Addr { return r.policy.Client }
 // route serves a request by the configured routes. head are the bytes of its head.
 func (r *forwarding) route(t *table, head, rest []byte) int {
 	h := r.h
-	if t.forwardAuth || r.h.loopState.srv.push.Extensions().Wants(extension.Request) || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
+	if t.forwardAuth || r.h.loopState.srv.push.Extensions().Handles(extension.Request) || t.auth && mayHoldToken(r.head) || r.lateIn(t) {
 		// A token may have to be verified, a server be asked, or a turn be waited for,
 		// which takes longer than head is there.
 		r.keepHead(head)

@@ -76,7 +76,7 @@ func TestOnlyConfiguredHooksAreCalled(t *testing.T) {
 	x, _ := open(t, allow, Config{Name: "one", Events: []string{"request", "publish"}, Routes: []string{"a"}, Namespaces: []string{"news"}})
 	f := func(k Kind, want bool, scope ...string) {
 		t.Helper()
-		if got := x.Wants(k, scope...); got != want {
+		if got := x.Handles(k, scope...); got != want {
 			t.Errorf("Wants(%s, %q) = %v", k, scope, got)
 		}
 	}
@@ -88,7 +88,7 @@ func TestOnlyConfiguredHooksAreCalled(t *testing.T) {
 	f(Publish, false, "x")
 	f(Connect, false)
 	var none *Extensions
-	if none.Wants(Request) || !none.Decide(t.Context(), &Event{Kind: Request}).Admit {
+	if none.Handles(Request) || !none.Decide(t.Context(), &Event{Kind: Request}).Admit {
 		t.Error("no extensions decide")
 	}
 }

@@ -156,10 +156,10 @@ func (x *Extensions) Close() {
 	x.old.Wait()
 }
 
-// Wants reports whether an extension is called at events of kind k: of Request and Response
+// Handles reports whether an extension is called at events of kind k: of Request and Response
 // scope is the route's name, of Subscribe and Publish the channels; without a scope at some. It costs a load and a
 // comparison where there is none.
-func (x *Extensions) Wants(k Kind, scope ...string) bool {
+func (x *Extensions) Handles(k Kind, scope ...string) bool {
 	if x == nil {
 		return false
 	}

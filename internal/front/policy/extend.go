@@ -16,7 +16,7 @@ import (
 // extend has the extensions decide on x, which was authorized.
 func extend(r *admission, x *Exchange) Verdict {
 	all := r.deps.Extensions
-	if !all.Wants(extension.Request, r.cfg.Name) {
+	if !all.Handles(extension.Request, r.cfg.Name) {
 		return r.passed(x)
 	}
 	e := x.event(extension.Request)
@@ -95,7 +95,7 @@ func EventHeaders(fields []http1.Field) []extension.Field {
 // ResponseEvent describes the head of a backend's response to extensions; nil: none is called.
 // It may be called after Retain.
 func (r *Route) ResponseEvent(x *Exchange, status int, fields []http1.Field) *extension.Event {
-	if !r.deps.Extensions.Wants(extension.Response, r.cfg.Name) || x.request == nil {
+	if !r.deps.Extensions.Handles(extension.Response, r.cfg.Name) || x.request == nil {
 		return nil
 	}
 	e := *x.request

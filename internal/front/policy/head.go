@@ -14,13 +14,13 @@ import (
 	"github.com/weir-gateway/weir/internal/front/router"
 )
 
-// ownFields reports which fields of our own the upstream gets. One that a header rule
+// forwardingFields reports which fields of our own the upstream gets. One that a header rule
 // sets or removes is the rule's.
-type ownFields struct {
+type forwardingFields struct {
 	xFor, xProto, xHost, forwarded, via, trace bool
 }
 
-func newOwnFields(cfg *RouteConfig) ownFields {
+func newForwardingFields(cfg *RouteConfig) forwardingFields {
 	ruled := func(name string) bool {
 		has := func(n string) bool { return strings.EqualFold(n, name) }
 		for n := range cfg.RequestHeaders.Set {
@@ -31,7 +31,7 @@ func newOwnFields(cfg *RouteConfig) ownFields {
 		return slices.ContainsFunc(cfg.RequestHeaders.Remove, has)
 	}
 	x := cfg.Forwarding == "x-forwarded" || cfg.Forwarding == "both"
-	return ownFields{
+	return forwardingFields{
 		xFor: x && !ruled("X-Forwarded-For"), xProto: x && !ruled("X-Forwarded-Proto"), xHost: x && !ruled("X-Forwarded-Host"),
 		forwarded: (cfg.Forwarding == "forwarded" || cfg.Forwarding == "both") && !ruled("Forwarded"),
 		via:       !ruled("Via"), trace: !ruled("traceparent"),
@@ -208,7 +208,7 @@ func (r *heads) isCredential(name []byte, x *Exchange) bool {
 // appendOrigin appends where the request comes from, by which way, and its trace.
 func (r *heads) appendOrigin(dst []byte, x *Exchange) []byte {
 	peer := x.Peer.Addr().Unmap()
-	if r.own.xFor {
+	if r.forwarding.xFor {
 		dst = append(dst, "X-Forwarded-For: "...)
 		if x.Client != peer {
 			dst = append(appendAddr(dst, x.Client), ", "...)
@@ -216,16 +216,16 @@ func (r *heads) appendOrigin(dst []byte, x *Exchange) []byte {
 		dst = append(appendAddr(dst, peer), "\r\n"...)
 	}
 	scheme, host := x.scheme(r.deps.Trust, peer)
-	if r.own.xProto {
+	if r.forwarding.xProto {
 		dst = append(append(append(dst, "X-Forwarded-Proto: "...), scheme...), "\r\n"...)
 	}
-	if r.own.xHost && len(host) > 0 {
+	if r.forwarding.xHost && len(host) > 0 {
 		dst = append(appendHost(append(dst, "X-Forwarded-Host: "...), host), "\r\n"...)
 	}
-	if r.own.forwarded {
+	if r.forwarding.forwarded {
 		dst = appendForwarded(dst, x.Client, peer, scheme, host)
 	}
-	if r.own.via {
+	if r.forwarding.via {
 		switch x.Minor {
 		case 0:
 			dst = append(dst, "Via: 1.0 weir\r\n"...)
@@ -237,7 +237,7 @@ func (r *heads) appendOrigin(dst []byte, x *Exchange) []byte {
 			dst = append(dst, "Via: 1.1 weir\r\n"...)
 		}
 	}
-	if r.own.trace {
+	if r.forwarding.trace {
 		dst = appendTrace(dst, x)
 	}
 	return dst

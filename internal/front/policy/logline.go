@@ -10,8 +10,8 @@ import (
 	"github.com/weir-gateway/weir/internal/protocol/jsontext"
 )
 
-// wantsLine reports whether x may get a line: sampled, or only if it fails.
-func (x *Exchange) wantsLine() bool {
+// mayLog reports whether x may get a line: sampled, or only if it fails.
+func (x *Exchange) mayLog() bool {
 	if x.Route != nil {
 		return x.Route.logged
 	}
@@ -20,7 +20,7 @@ func (x *Exchange) wantsLine() bool {
 
 // describe writes the request's part of the line while the request is there.
 func (x *Exchange) describe() {
-	if len(x.line) > 0 || !x.wantsLine() {
+	if len(x.line) > 0 || !x.mayLog() {
 		return
 	}
 	b := append(x.line[:0], `,"method":`...)
@@ -73,7 +73,7 @@ func (x *Exchange) describeHeaders(b []byte) []byte {
 
 // writeLine hands the finished line to the log.
 func (x *Exchange) writeLine(o *Outcome) {
-	if !x.wantsLine() || x.Route != nil && !x.logged && o.Status < 500 {
+	if !x.mayLog() || x.Route != nil && !x.logged && o.Status < 500 {
 		return
 	}
 	x.describe()

@@ -70,7 +70,7 @@ type heads struct {
 	request, response rules
 	fromProxy         rules // request, for those of trusted proxies
 	dated             bool  // a rule sets Date
-	own               ownFields
+	forwarding        forwardingFields
 	redact            []string
 	shared            *nameSet // in the calls of batch; nil: nothing is batched
 }
@@ -161,7 +161,7 @@ func (r *Route) compile() {
 	if r.cors != nil {
 		r.response.drop.addPrefix("access-control-")
 	}
-	r.own = newOwnFields(cfg)
+	r.forwarding = newForwardingFields(cfg)
 	r.maxBody = cfg.Limits.MaxBody
 	if v := r.validator; v != nil && !v.skip && (r.maxBody < 0 || r.maxBody > v.maxBody) {
 		r.maxBody = v.maxBody // it is held for validation
@@ -356,7 +356,7 @@ func (r *admission) passed(x *Exchange) Verdict {
 	if r.cfg.Mercure && r.deps.Link != nil {
 		x.link = r.deps.Link() // before the upstream is asked
 	}
-	if r.deps.Extensions.Wants(extension.Response, r.cfg.Name) {
+	if r.deps.Extensions.Handles(extension.Response, r.cfg.Name) {
 		x.request = x.event(extension.Response)
 	}
 	return Verdict{Action: Forward}

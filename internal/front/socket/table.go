@@ -27,8 +27,8 @@ type entry[E any] struct {
 	serve   E
 }
 
-// Own has serve serve a path of Weir's own, instead of what was there.
-func (t *Table[E]) Own(path string, serve E) {
+// SetBuiltin has serve serve a path of Weir's own, instead of what was there.
+func (t *Table[E]) SetBuiltin(path string, serve E) {
 	t.put(&entry[E]{path: path, serve: serve})
 }
 
@@ -136,9 +136,9 @@ func BuiltinHost(hosts []string, host []byte) bool {
 	return slices.ContainsFunc(hosts, func(h string) bool { return http1.EqualFold(host, h) })
 }
 
-// OwnPaths says, for hints, which paths are Weir's own: below prefix, and those of push
+// BuiltinPaths says, for hints, which paths are Weir's own: below prefix, and those of push
 // if it is there.
-func OwnPaths(prefix string, push bool) string {
+func BuiltinPaths(prefix string, push bool) string {
 	health := prefix + "/healthz and " + prefix + "/readyz"
 	if !push {
 		return "there are " + health

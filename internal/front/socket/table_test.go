@@ -10,7 +10,7 @@ func mounted(t *testing.T, own string, paths ...string) *Table[string] {
 	t.Helper()
 	var table Table[string]
 	for path := range strings.FieldsSeq(own) {
-		table.Own(path, "own "+path)
+		table.SetBuiltin(path, "own "+path)
 	}
 	var all []Endpoint
 	for _, path := range paths {
@@ -55,7 +55,7 @@ func TestTheWholePathOrTheLongestBeginningServes(t *testing.T) {
 
 func TestOwnPathsReplaceEachOther(t *testing.T) {
 	table := mounted(t, "/sse")
-	table.Own("/sse", "a file")
+	table.SetBuiltin("/sse", "a file")
 	if got, _ := table.Find([]byte("/sse")); got != "a file" {
 		t.Errorf("got %q", got)
 	}

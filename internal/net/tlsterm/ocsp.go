@@ -24,8 +24,8 @@ const (
 	ocspRetryMax = time.Hour
 )
 
-// wantsStaple reports whether there is a responder to request c's state.
-func (c *cert) wantsStaple() bool { return c.issuer != nil && len(c.bare.Leaf.OCSPServer) > 0 }
+// canStaple reports whether there is a responder to request c's state.
+func (c *cert) canStaple() bool { return c.issuer != nil && len(c.bare.Leaf.OCSPServer) > 0 }
 
 // staple requests c's state from the responder and puts a good answer in service.
 func (c *cert) staple(ctx context.Context, client *http.Client, now func() time.Time) (*ocsp.Response, error) {

@@ -223,7 +223,7 @@ func (t *Terminator) stapleNew(ctx context.Context, s *service) error {
 		if c.complete(time.Now()) || !t.cfg.OCSPStapling.On() || old[c.id] != nil {
 			continue
 		}
-		if !c.wantsStaple() {
+		if !c.canStaple() {
 			return fmt.Errorf("certificates[%d]: %s: it says must-staple, and has no responder or no issuer behind it", i, c.file)
 		}
 		if _, err := c.staple(ctx, t.client, time.Now); err != nil {
@@ -343,7 +343,7 @@ func (k *keepers) follow(ctx context.Context, s *shelf) {
 		return
 	}
 	for _, c := range s.certs {
-		if !c.wantsStaple() {
+		if !c.canStaple() {
 			if c.mustStaple {
 				k.t.log.Error("must-staple without a responder, or without its issuer behind it", "file", c.file)
 			}

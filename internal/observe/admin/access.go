@@ -268,7 +268,7 @@ func (a *access) sameOrigin(next http.Handler) http.Handler {
 			writeError(w, http.StatusBadRequest, "repeated field: "+name)
 		case !a.hostFits(r):
 			writeError(w, http.StatusForbidden, "reach it as localhost or by its address: the name in Host could be anyone's")
-		case !a.ownPage(r):
+		case !a.isSameOrigin(r):
 			writeError(w, http.StatusForbidden, "not for web pages of other origins")
 		default:
 			next.ServeHTTP(w, r)
@@ -287,8 +287,8 @@ func (a *access) contentPolicy() string {
 	return strings.Replace(contentPolicy, "FORM", form, 1)
 }
 
-// ownPage reports whether r comes from no page, or one of this listener.
-func (a *access) ownPage(r *http.Request) bool {
+// isSameOrigin reports whether r comes from no page, or one of this listener.
+func (a *access) isSameOrigin(r *http.Request) bool {
 	if origin, given := r.Header["Origin"]; given {
 		if len(origin) != 1 || !originOf(origin[0], r.Host) && (a.oidc == nil || !originOf(origin[0], a.oidc.Host())) {
 			return false

@@ -31,14 +31,14 @@ type account struct {
 	token *auth.TokenID
 	// moved are the ids of a client that comes from another process; nil otherwise.
 	moved *movedIDs
-	// rare is what most clients do not have; nil then.
-	rare *rare
+	// extras is what most clients do not have; nil then.
+	extras *sessionExtras
 }
 
 // isAnonymous reports whether nothing was said about the client.
 func (a *account) isAnonymous() bool {
 	return a.user == "" && a.info == nil && a.meta == nil && a.expires.IsZero() && !a.byProxy &&
-		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.token == nil && a.moved == nil && a.rare == nil
+		a.subscribe == nil && a.publish == nil && a.proof == (auth.Proof{}) && a.token == nil && a.moved == nil && a.extras == nil
 }
 
 // mayChange returns the account of s, of its own.

@@ -148,7 +148,7 @@ func refusalOf(err error, keys bool) protocol.Error {
 // options gives w what namespace and client want together. history and presence report
 // whether the client may have them once it is subscribed: who may read the history may
 // also recover, as with Centrifugo.
-func (w *want) options(r *protocol.SubscribeRequest, history, presence bool) {
+func (w *subscribeOptions) options(r *protocol.SubscribeRequest, history, presence bool) {
 	n := w.ns
 	if n.log {
 		w.flags |= flagsIf(n.ForceRecovery, recoverable) | flagsIf(n.ForcePositioning, positioned)
@@ -173,14 +173,14 @@ func flagsIf(ok bool, flags planFlags) planFlags {
 }
 
 // recovery takes the client's position from r.
-func (w *want) recovery(r *protocol.SubscribeRequest) {
+func (w *subscribeOptions) recovery(r *protocol.SubscribeRequest) {
 	w.recovering = r.Recover
 	w.since = protocol.Position{Offset: r.Offset, Epoch: r.Epoch}
 	w.reject = r.Flag&protocol.FlagRejectUnrecovered != 0
 }
 
 // settle decides, when nothing overrides the options any more, whether w recovers.
-func (w *want) settle() {
+func (w *subscribeOptions) settle() {
 	w.flags |= w.requested
 	cache := w.flags&recoverable != 0 && w.ns.ForceRecoveryMode == "cache"
 	w.recovering = w.recovering || cache && w.ns.AutoCacheRecover

@@ -31,13 +31,13 @@ type command struct {
 
 // aside is do for a command that others may overtake.
 func (s command) aside(work func(ctx context.Context), then func()) {
-	r := s.extra()
+	r := s.ensureExtras()
 	if r.working >= maxWorking {
 		s.fail(protocol.ErrorTooManyRequests)
 		return
 	}
 	r.working++
-	if !s.do(work, func() { s.extra().working--; then(); s.slim() }) {
+	if !s.do(work, func() { s.ensureExtras().working--; then(); s.slim() }) {
 		r.working--
 		s.fail(protocol.ErrorTooManyRequests)
 	}
@@ -75,7 +75,7 @@ func (s command) subscribe(r *protocol.SubscribeRequest) {
 		s.fail(*e)
 		return
 	}
-	w := want{channel: in, ns: ns, id: s.id, filter: r.Filter}
+	w := subscribeOptions{channel: in, ns: ns, id: s.id, filter: r.Filter}
 	w.options(r, s.account.decide(access.History, in, true) != access.Refused, s.account.decide(access.Presence, in, true) != access.Refused)
 	verdict := s.decide(access.Read, in)
 	switch {
@@ -94,7 +94,7 @@ func (s command) subscribe(r *protocol.SubscribeRequest) {
 }
 
 // subscribeByToken subscribes who has a token for the channel.
-func (s command) subscribeByToken(w want, channel, token string) {
+func (s command) subscribeByToken(w subscribeOptions, channel, token string) {
 	// isFor refuses tokens without the channel, in the way that SDKs expect.
 	withClaims(s.srv(), s.srv().conf().subTokens, auth.ForAny, token, s.inOrder, func(got *claims, err error) {
 		switch {

@@ -36,7 +36,7 @@ func (s *session) connect(id uint32, r *protocol.ConnectRequest) {
 		r.Subs[i].Data = slices.Clone(r.Subs[i].Data)
 		c.positions[r.Subs[i].Channel] = &r.Subs[i]
 	}
-	x := s.extra()
+	x := s.ensureExtras()
 	x.connect = c
 	x.emulate(s.srv(), r.Headers)
 	srv := s.srv()
@@ -80,7 +80,7 @@ func (c *connect) connectAs(id *auth.Identity) {
 	a := c.mayChange()
 	a.user, a.expires = id.Subject, id.Expires
 	a.subscribe, a.publish = id.Patterns()
-	a.rare.identity = nil
+	a.extras.identity = nil
 	c.admit()
 }
 
@@ -97,7 +97,7 @@ func (c *connect) refuse(e *protocol.Error, d *protocol.Disconnection) {
 		return
 	}
 	command{c.session, c.id}.fail(*e)
-	c.account.rare.bufferedInput, c.account.rare.connect = nil, nil
+	c.account.extras.bufferedInput, c.account.extras.connect = nil, nil
 	c.t.SetTimer(refusedTime)
 }
 
@@ -144,7 +144,7 @@ func (c *connect) admit() {
 	}
 	wants, e := c.serverSide()
 	if e == nil && c.kind().uni {
-		var more []want
+		var more []subscribeOptions
 		more, e = c.uniSubs()
 		wants = append(wants, more...)
 	}
@@ -156,7 +156,7 @@ func (c *connect) admit() {
 		c.disconnect(protocol.DisconnectedChannelLimit)
 		return
 	}
-	if x := c.extra(); x.resume != "" {
+	if x := c.ensureExtras(); x.resume != "" {
 		resumeFrom(x.resume, wants)
 	}
 	c.waiting = len(wants) + 1
@@ -170,8 +170,8 @@ func (c *connect) admit() {
 }
 
 // serverSide returns the subscriptions that the client is to have.
-func (c *connect) serverSide() ([]want, *protocol.Error) {
-	var wants []want
+func (c *connect) serverSide() ([]subscribeOptions, *protocol.Error) {
+	var wants []subscribeOptions
 	for _, name := range slices.Sorted(maps.Keys(c.subs)) {
 		w, e := c.kind().serverWant(name, c.subs[name])
 		if e != nil {
@@ -187,12 +187,12 @@ func (c *connect) serverSide() ([]want, *protocol.Error) {
 }
 
 // serverWant is a subscription that the server makes.
-func (k *kind) serverWant(name string, o subClaims) (want, *protocol.Error) {
+func (k *kind) serverWant(name string, o subClaims) (subscribeOptions, *protocol.Error) {
 	in, ns, e := k.srv.channel(name)
 	if e != nil {
-		return want{}, e
+		return subscribeOptions{}, e
 	}
-	w := want{channel: in, ns: ns}
+	w := subscribeOptions{channel: in, ns: ns}
 	w.options(&protocol.SubscribeRequest{Recoverable: true, Positioned: true}, false, false)
 	w.flags |= serverSide
 	o.Override.apply(&w)
@@ -201,7 +201,7 @@ func (k *kind) serverWant(name string, o subClaims) (want, *protocol.Error) {
 		w.data, err = jsonOr64(o.Data, o.B64Data)
 	}
 	if err != nil {
-		return want{}, &protocol.ErrorBadRequest
+		return subscribeOptions{}, &protocol.ErrorBadRequest
 	}
 	w.info, w.data = safe(w.info), k.fit(w.data)
 	w.expires = unixTime(o.ExpireAt)
@@ -217,8 +217,8 @@ func (k *kind) fit(b []byte) []byte {
 }
 
 // uniSubs returns the subscriptions that a unidirectional client requested itself.
-func (c *connect) uniSubs() ([]want, *protocol.Error) {
-	var wants []want
+func (c *connect) uniSubs() ([]subscribeOptions, *protocol.Error) {
+	var wants []subscribeOptions
 	for i := range c.req.Subs {
 		r := &c.req.Subs[i]
 		if _, ok := c.subs[r.Channel]; ok || c.positions[r.Channel] != r {
@@ -232,7 +232,7 @@ func (c *connect) uniSubs() ([]want, *protocol.Error) {
 		if v == access.Refused || ns.SubscribeProxy && !c.account.granted(in) { // the proxy decides, which only commands ask
 			return nil, &protocol.ErrorPermissionDenied
 		}
-		w := want{channel: in, ns: ns, connect: c}
+		w := subscribeOptions{channel: in, ns: ns, connect: c}
 		r.Recoverable, r.Positioned = true, true
 		w.options(r, false, false)
 		w.delta = false
@@ -310,7 +310,7 @@ func (c *connect) connected() {
 		later = append(later, x)
 	}
 	c.flags = c.flags&^connecting | connected
-	c.account.rare.connect = nil
+	c.account.extras.connect = nil
 	if k.uni {
 		if k.ids {
 			c.t.Write(c.standings().appendID(nil))
@@ -344,8 +344,8 @@ func (s *session) slim() {
 	if s.flags&(ended|connected) != connected {
 		return
 	}
-	if a.rare != nil && a.rare.isEmpty() {
-		a.rare = nil
+	if a.extras != nil && a.extras.isEmpty() {
+		a.extras = nil
 	}
 	if a.isAnonymous() {
 		s.account = a.kind.anonymous
@@ -353,12 +353,12 @@ func (s *session) slim() {
 }
 
 // isEmpty reports whether nothing in r is needed any more.
-func (r *rare) isEmpty() bool {
-	return r.plain() && r.bufferedInput == nil && r.own == nil && len(r.owns) == 0 && len(r.more) == 0 && r.headers == nil && r.pings == 0 && r.identity == nil && r.working == 0 && r.connect == nil
+func (r *sessionExtras) isEmpty() bool {
+	return r.plain() && r.bufferedInput == nil && r.firstExtras == nil && len(r.otherExtras) == 0 && len(r.more) == 0 && r.headers == nil && r.pings == 0 && r.identity == nil && r.working == 0 && r.connect == nil
 }
 
 // emulate takes headers that the client's transport could not set.
-func (r *rare) emulate(srv *Server, headers map[string]string) {
+func (r *sessionExtras) emulate(srv *Server, headers map[string]string) {
 	for name, value := range headers {
 		name = strings.ToLower(name)
 		if _, real := r.headers[name]; real || !srv.conf().forwards(name) || len(value) > maxHeader {

@@ -129,7 +129,7 @@ func (ks *kinds) serveUniWebSocket(r socket.Request) {
 // decided.
 func as(s *session, id *auth.Identity) *session {
 	if id != nil {
-		s.extra().identity = id
+		s.ensureExtras().identity = id
 	}
 	return s
 }
@@ -169,7 +169,7 @@ func (k *kind) serve(r socket.Request, contentType string, said []byte, resume s
 	r.Stream(socket.StreamOptions{ContentType: contentType, Identity: &id}, func(t socket.Transport) socket.Session {
 		c := as(k.begin(t, headers, pings), id)
 		if resume != "" {
-			c.extra().resume = resume
+			c.ensureExtras().resume = resume
 		}
 		if k.sse {
 			t.Write([]byte("\n")) // eventsource 2.0.2 loses what comes in one read with an empty line that ends in CR LF

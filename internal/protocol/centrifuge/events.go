@@ -82,7 +82,7 @@ func (l *eventLog) connected(c *session, r *protocol.ConnectRequest) {
 }
 
 func (l *eventLog) disconnected(c *session) {
-	end := c.extra().end
+	end := c.ensureExtras().end
 	l.publish(c, sessionEvent{Event: "disconnect", Code: end.Code, Reason: end.Reason})
 }
 

@@ -118,7 +118,7 @@ var _ socket.Mover = (*session)(nil)
 
 // AppendState implements socket.Mover. A client moves between two commands.
 func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
-	a, r, srv := s.account, s.account.rare, s.srv()
+	a, r, srv := s.account, s.account.extras, s.srv()
 	if s.flags&(connecting|connected|refused|ended|busy|inBand) != connected || r != nil && (len(r.bufferedInput) > 0 || r.working > 0 || r.connect != nil) {
 		return dst, false
 	}
@@ -187,7 +187,7 @@ func appendSubscriptions(dst takeover.State, s *session) (takeover.State, bool) 
 			newest = withNewest(newest, p)
 		}
 	}
-	if r := s.account.rare; r != nil && r.backlog != nil {
+	if r := s.account.extras; r != nil && r.backlog != nil {
 		var ok bool
 		if newest, ok = r.backlog.Position(newest); !ok {
 			return dst, false
@@ -279,7 +279,7 @@ func (s *session) Moved() {
 			srv.deps.Presence.Depart(pl.name, s.clientID())
 		}
 	}
-	if r := s.account.rare; r != nil && r.backlog != nil {
+	if r := s.account.extras; r != nil && r.backlog != nil {
 		r.backlog.Forget(&srv.waiting)
 	}
 }
@@ -299,9 +299,9 @@ type arrival struct {
 }
 
 type arrivingSub struct {
-	plan plan
-	at   hub.Positions
-	own  *own // nil: it has none
+	plan   plan
+	at     hub.Positions
+	extras *subscriptionExtras // nil: it has none
 }
 
 // ReadState is a socket.Reader for the protocol's clients, with the keys, channels and rules of
@@ -382,7 +382,7 @@ func patterns(texts []string, has bool) (*auth.Patterns, error) {
 
 func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 	x := arrivingSub{}
-	o := &own{}
+	o := &subscriptionExtras{}
 	var flags uint64
 	var info []byte
 	var gets bool
@@ -426,7 +426,7 @@ func (a *arrival) readSubscription(s *Server, state takeover.State) error {
 	}
 	x.plan.ns = s.namespace(ns)
 	if !o.expires.IsZero() || o.info != nil || o.filter != nil || o.delta != nil || o.token != nil {
-		x.own = o
+		x.extras = o
 	}
 	a.subs = append(a.subs, x)
 	return nil
@@ -472,10 +472,10 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 		srv.emulated.add(s)
 	}
 	if len(a.headers) > 0 {
-		s.extra().headers = a.headers
+		s.ensureExtras().headers = a.headers
 	}
 	if a.pings > 0 {
-		s.extra().pings = a.pings
+		s.ensureExtras().pings = a.pings
 	}
 	s.due = s.now() + a.due
 	if len(a.unlogged) > 0 {
@@ -487,7 +487,7 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 		}
 		a.subs[i].rejoin(s)
 	}
-	if r := s.account.rare; r != nil && r.pace != nil && a.budget > 0 {
+	if r := s.account.extras; r != nil && r.pace != nil && a.budget > 0 {
 		r.pace.budget = min(r.pace.budget, float64(a.budget-1)/1000)
 	}
 	if s.flags&ended == 0 {
@@ -500,12 +500,12 @@ func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 func (a *arrivingSub) rejoin(s *session) {
 	x := s.newSubscription()
 	x.plan = unique.Make(a.plan)
-	if a.own != nil {
-		x.setOwn(a.own)
+	if a.extras != nil {
+		x.setOwn(a.extras)
 	}
-	s.account.rare.indexed(x, s.subscriptions())
+	s.account.extras.indexed(x, s.subscriptions())
 	if a.plan.ns.rate > 0 {
-		s.extra().limitRate(a.plan.ns.rate, s.t.Now())
+		s.ensureExtras().limitRate(a.plan.ns.rate, s.t.Now())
 	}
 	if st := s.standings(); st != nil {
 		var at hub.Position

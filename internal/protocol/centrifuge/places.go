@@ -6,7 +6,7 @@ import "iter"
 const manySubscriptions = 16
 
 // indexed puts x into the map, if there is one or should be. all are those that there are.
-func (r *rare) indexed(x *subscription, all iter.Seq[*subscription]) {
+func (r *sessionExtras) indexed(x *subscription, all iter.Seq[*subscription]) {
 	switch {
 	case r == nil || len(r.more) < manySubscriptions && r.index == nil:
 	case r.index == nil:
@@ -20,7 +20,7 @@ func (r *rare) indexed(x *subscription, all iter.Seq[*subscription]) {
 }
 
 // forget removes x from what is kept of the subscriptions after the first. r may be nil.
-func (r *rare) forget(x *subscription) {
+func (r *sessionExtras) forget(x *subscription) {
 	if r == nil {
 		return
 	}
@@ -39,8 +39,8 @@ func (r *rare) forget(x *subscription) {
 
 // find returns the subscription to channel, or nil.
 func (s *session) find(channel string) *subscription {
-	if s.account.rare != nil && s.account.rare.index != nil {
-		return s.account.rare.index[channel]
+	if s.account.extras != nil && s.account.extras.index != nil {
+		return s.account.extras.index[channel]
 	}
 	for x := range s.subscriptions() {
 		if x.plan.Value().name == channel {
@@ -54,10 +54,10 @@ func (s *session) find(channel string) *subscription {
 // They must not change meanwhile.
 func (s *session) subscriptions() iter.Seq[*subscription] {
 	return func(yield func(*subscription) bool) {
-		if s.first.s != nil && !yield(&s.first) || s.account.rare == nil {
+		if s.first.s != nil && !yield(&s.first) || s.account.extras == nil {
 			return
 		}
-		for _, x := range s.account.rare.more {
+		for _, x := range s.account.extras.more {
 			if !yield(x) {
 				return
 			}
@@ -70,8 +70,8 @@ func (s *session) countSubscriptions() int {
 	if s.first.s != nil {
 		n++
 	}
-	if s.account.rare != nil {
-		n += len(s.account.rare.more)
+	if s.account.extras != nil {
+		n += len(s.account.extras.more)
 	}
 	return n
 }

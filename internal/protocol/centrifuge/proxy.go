@@ -213,8 +213,8 @@ func (s *session) question() *question {
 	if k.enc == protocol.Protobuf {
 		q.Encoding = "binary"
 	}
-	if s.account.rare != nil {
-		q.headers = s.account.rare.headers
+	if s.account.extras != nil {
+		q.headers = s.account.extras.headers
 	}
 	return q
 }
@@ -356,7 +356,7 @@ func (x *subscription) refreshByProxy() {
 }
 
 // subscribeByProxy requests a decision whether the client may subscribe.
-func (s command) subscribeByProxy(w want, data []byte) {
+func (s command) subscribeByProxy(w subscribeOptions, data []byte) {
 	srv := s.srv()
 	q := s.question()
 	q.Channel = wireName(w.channel)

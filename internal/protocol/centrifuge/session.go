@@ -42,15 +42,15 @@ const (
 	inBand                              // input is being read
 )
 
-// rare is the part of a session that few need.
-type rare struct {
+// sessionExtras is the part of a session that few need.
+type sessionExtras struct {
 	// bufferedInput is what the client said while it was busy.
 	bufferedInput []byte
 	// backlog is what the client is too slow for.
 	backlog *backlog.Queue
-	// own is the first subscription's, owns are the others'.
-	own  *own
-	owns map[*subscription]*own
+	// firstExtras is the first subscription's, owns are the others'.
+	firstExtras *subscriptionExtras
+	otherExtras map[*subscription]*subscriptionExtras
 	// more are the subscriptions after the first, index all of them when they are many.
 	more  []*subscription
 	index map[string]*subscription
@@ -84,17 +84,17 @@ const (
 func (s *session) kind() *kind  { return s.account.kind }
 func (s *session) srv() *Server { return s.account.kind.srv }
 
-func (s *session) extra() *rare {
+func (s *session) ensureExtras() *sessionExtras {
 	a := s.mayChange()
-	if a.rare == nil {
-		a.rare = &rare{}
+	if a.extras == nil {
+		a.extras = &sessionExtras{}
 	}
-	return a.rare
+	return a.extras
 }
 
 // pingEvery is how often the client is pinged.
 func (a *account) pingEvery() time.Duration {
-	if r := a.rare; r != nil && r.pings != 0 {
+	if r := a.extras; r != nil && r.pings != 0 {
 		return r.pings
 	}
 	return time.Duration(a.kind.srv.conf().cfg.PingInterval)
@@ -104,10 +104,10 @@ func (a *account) pingEvery() time.Duration {
 func (k *kind) begin(t socket.Transport, headers map[string]string, pings time.Duration) *session {
 	c := &session{t: t, account: k.anonymous}
 	if pings = max(pings.Truncate(time.Second), time.Second); pings < time.Duration(k.srv.conf().cfg.PingInterval) {
-		c.extra().pings = pings // the protocol has seconds
+		c.ensureExtras().pings = pings // the protocol has seconds
 	}
 	if len(headers) > 0 {
-		c.extra().headers = headers
+		c.ensureExtras().headers = headers
 	}
 	k.srv.counters.clients.Add(1)
 	t.SetTimer(time.Duration(k.srv.conf().cfg.StaleTimeout))
@@ -161,7 +161,7 @@ func (s *session) bufferInput(b []byte) {
 		s.pong()
 		return
 	}
-	r := s.extra()
+	r := s.ensureExtras()
 	if len(r.bufferedInput)+len(b) > 4*s.srv().conf().cfg.MaxCommand {
 		s.disconnect(protocol.DisconnectedTooManyRequests)
 		return
@@ -175,11 +175,11 @@ func (s *session) bufferInput(b []byte) {
 // done ends the command at work and reads what was held meanwhile.
 func (s *session) done() {
 	s.flags &^= busy
-	if s.account.rare == nil || len(s.account.rare.bufferedInput) == 0 || s.flags&inBand != 0 {
+	if s.account.extras == nil || len(s.account.extras.bufferedInput) == 0 || s.flags&inBand != 0 {
 		return
 	}
-	held := s.account.rare.bufferedInput
-	s.account.rare.bufferedInput = nil
+	held := s.account.extras.bufferedInput
+	s.account.extras.bufferedInput = nil
 	s.input(held)
 }
 
@@ -286,7 +286,7 @@ func (s *session) disconnect(d protocol.Disconnection) {
 		return
 	}
 	s.flags |= ended
-	s.extra().end = d
+	s.ensureExtras().end = d
 	s.srv().counters.disconnected(d)
 	if d.Code == protocol.DisconnectedNormal.Code { // nothing is said then: the connection is gone
 		s.t.Cut()
@@ -306,7 +306,7 @@ func (s *session) Closed() {
 	srv := s.srv()
 	if s.flags&ended == 0 {
 		s.flags |= ended
-		s.extra().end = protocol.DisconnectedNormal
+		s.ensureExtras().end = protocol.DisconnectedNormal
 	}
 	srv.counters.clients.Add(-1)
 	if s.flags&registered != 0 {
@@ -315,8 +315,8 @@ func (s *session) Closed() {
 	for x := range s.subscriptions() {
 		x.left()
 	}
-	if s.account.rare != nil && s.account.rare.backlog != nil {
-		s.account.rare.backlog.Forget(&srv.waiting)
+	if s.account.extras != nil && s.account.extras.backlog != nil {
+		s.account.extras.backlog.Forget(&srv.waiting)
 	}
 	srv.emulated.remove(s)
 	if s.flags&connected != 0 {
@@ -336,8 +336,8 @@ func (s *session) schedule() {
 	if at, ok := s.nextExpiry(); ok {
 		next = min(next, at.Sub(s.srv().now()))
 	}
-	if s.account.rare != nil && s.account.rare.pace != nil && s.account.rare.backlog != nil {
-		next = min(next, s.account.rare.pace.wait())
+	if s.account.extras != nil && s.account.extras.pace != nil && s.account.extras.backlog != nil {
+		next = min(next, s.account.extras.pace.wait())
 	}
 	s.t.SetTimer(max(next, tick))
 }
@@ -359,7 +359,7 @@ func (s *session) Timer() {
 	switch {
 	case s.flags&refused != 0:
 		s.flags |= ended
-		s.extra().end = protocol.DisconnectedNormal
+		s.ensureExtras().end = protocol.DisconnectedNormal
 		s.t.Cut()
 		return
 	case s.flags&connected == 0:
@@ -369,7 +369,7 @@ func (s *session) Timer() {
 	if int16(s.due-s.now()) <= 0 {
 		s.pingOrPong()
 	}
-	if s.account.rare != nil && s.account.rare.pace != nil {
+	if s.account.extras != nil && s.account.extras.pace != nil {
 		s.Drained()
 	}
 	if s.flags&ended == 0 {

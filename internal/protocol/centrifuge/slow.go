@@ -16,7 +16,7 @@ func (s *session) enqueue(m *hub.Message) {
 	if err != nil {
 		return
 	}
-	r := s.extra()
+	r := s.ensureExtras()
 	if r.backlog == nil {
 		r.backlog = &backlog.Queue{}
 	}
@@ -31,8 +31,8 @@ const releaseBytes = 64 << 10
 // Drained implements socket.Session: what was held is sent, as long as the client
 // takes it.
 func (s *session) Drained() {
-	for s.flags&ended == 0 && s.account.rare != nil && s.account.rare.backlog != nil && !s.t.Stalled() {
-		q, srv := s.account.rare.backlog, s.srv()
+	for s.flags&ended == 0 && s.account.extras != nil && s.account.extras.backlog != nil && !s.t.Stalled() {
+		q, srv := s.account.extras.backlog, s.srv()
 		for _, g := range q.PopDropped(&srv.waiting) {
 			s.dropped(g)
 		}
@@ -43,7 +43,7 @@ func (s *session) Drained() {
 				s.dropped(g)
 				continue
 			}
-			if p := s.account.rare.pace; p != nil && !p.allow(s.t.Now()) {
+			if p := s.account.extras.pace; p != nil && !p.allow(s.t.Now()) {
 				late = true
 				break
 			}
@@ -53,7 +53,7 @@ func (s *session) Drained() {
 			}
 		}
 		if q.Empty() {
-			s.account.rare.backlog = nil
+			s.account.extras.backlog = nil
 		}
 		if len(out) > 0 && s.flags&ended == 0 {
 			s.t.Send(out)
@@ -66,7 +66,7 @@ func (s *session) Drained() {
 }
 
 // plain reports whether the client is sent messages as they come.
-func (r *rare) plain() bool { return r.backlog == nil && r.positions == nil && r.pace == nil }
+func (r *sessionExtras) plain() bool { return r.backlog == nil && r.positions == nil && r.pace == nil }
 
 // pace is the budget of a client with a maximum rate: messages are saved up for a
 // second.
@@ -77,7 +77,7 @@ type pace struct {
 }
 
 // limitRate bounds the client's rate; of several bounds the lowest counts.
-func (r *rare) limitRate(rate int, now int64) {
+func (r *sessionExtras) limitRate(rate int, now int64) {
 	if r.pace == nil {
 		r.pace = &pace{rate: rate, budget: float64(rate), at: now}
 	}

@@ -45,8 +45,8 @@ const (
 	public                            // no private messages
 )
 
-// own is the part of a subscription that few have.
-type own struct {
+// subscriptionExtras is the part of a subscription that few have.
+type subscriptionExtras struct {
 	// pending is set until the client has been answered.
 	pending *pending
 	expires time.Time // zero: never
@@ -61,7 +61,7 @@ type own struct {
 // pending is a subscription that the client has not been notified of yet.
 type pending struct {
 	*subscription
-	want
+	subscribeOptions
 	at       hub.Position // where it starts; zero without a log
 	got      []*hub.Message
 	bytes    int    // of got
@@ -78,8 +78,8 @@ func (p *pending) answered() {
 	}
 }
 
-// A want is what a subscription is to be.
-type want struct {
+// A subscribeOptions is what a subscription is to be.
+type subscribeOptions struct {
 	channel string
 	ns      *namespace
 	flags   planFlags
@@ -112,12 +112,12 @@ type want struct {
 const maxEpoch = 64
 
 // attach starts a subscription.
-func (s *session) attach(w want) {
+func (s *session) attach(w subscribeOptions) {
 	w.settle()
 	x := s.newSubscription()
 	x.plan = unique.Make(plan{ns: w.ns, name: w.channel, flags: w.flags, proof: w.proof})
-	p := &pending{subscription: x, want: w}
-	o := &own{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter, token: withJTI(w.token)}
+	p := &pending{subscription: x, subscribeOptions: w}
+	o := &subscriptionExtras{pending: p, expires: w.expires, byProxy: w.byProxy, info: w.info, filter: w.filter, token: withJTI(w.token)}
 	if w.delta {
 		o.delta = &delta{}
 	}
@@ -125,9 +125,9 @@ func (s *session) attach(w want) {
 		s.flags |= subsExpire
 	}
 	x.setOwn(o)
-	s.account.rare.indexed(x, s.subscriptions())
+	s.account.extras.indexed(x, s.subscriptions())
 	if w.ns.rate > 0 {
-		s.extra().limitRate(w.ns.rate, s.t.Now())
+		s.ensureExtras().limitRate(w.ns.rate, s.t.Now())
 	}
 	s.srv().counters.subscriptions.Add(1)
 	p.begin()
@@ -138,7 +138,7 @@ func (s *session) newSubscription() *subscription {
 	x := &s.first
 	if x.s != nil {
 		x = &subscription{}
-		r := s.extra()
+		r := s.ensureExtras()
 		r.more = append(r.more, x)
 	}
 	x.s = s
@@ -182,41 +182,41 @@ func (x *subscription) pending() *pending {
 }
 
 // owned is what most subscriptions do not have once they are established; nil then.
-func (x *subscription) owned() *own {
-	if x.s == nil || x.s.account.rare == nil {
+func (x *subscription) owned() *subscriptionExtras {
+	if x.s == nil || x.s.account.extras == nil {
 		return nil
 	}
 	if x == &x.s.first {
-		return x.s.account.rare.own
+		return x.s.account.extras.firstExtras
 	}
-	return x.s.account.rare.owns[x]
+	return x.s.account.extras.otherExtras[x]
 }
 
 // mayOwn is owned of x, made if there is none.
-func mayOwn(x *subscription) *own {
+func mayOwn(x *subscription) *subscriptionExtras {
 	o := x.owned()
 	if o == nil {
-		o = &own{}
+		o = &subscriptionExtras{}
 		x.setOwn(o)
 	}
 	return o
 }
 
-func (x *subscription) setOwn(o *own) {
-	if o == nil && x.s.account.rare == nil {
+func (x *subscription) setOwn(o *subscriptionExtras) {
+	if o == nil && x.s.account.extras == nil {
 		return
 	}
-	r := x.s.extra()
+	r := x.s.ensureExtras()
 	switch {
 	case x == &x.s.first:
-		r.own = o
+		r.firstExtras = o
 	case o == nil:
-		delete(r.owns, x)
+		delete(r.otherExtras, x)
 	default:
-		if r.owns == nil {
-			r.owns = map[*subscription]*own{}
+		if r.otherExtras == nil {
+			r.otherExtras = map[*subscription]*subscriptionExtras{}
 		}
-		r.owns[x] = o
+		r.otherExtras[x] = o
 	}
 }
 
@@ -259,7 +259,7 @@ func (x *subscription) Room() bool { return true }
 // Deliver implements hub.Sink. The first case is what one delivery costs.
 func (x *subscription) Deliver(b *hub.Batch) {
 	s := x.s
-	r := s.account.rare
+	r := s.account.extras
 	if (r == nil || r.plain() && x.owned() == nil) && s.flags&ended == 0 && !s.t.Stalled() && !x.withheld(b) {
 		s.t.Deliver(b, s.account.kind.format)
 		return
@@ -277,7 +277,7 @@ func (x *subscription) withheld(b *hub.Batch) bool {
 	return false
 }
 
-func (x *subscription) wants(m *hub.Message) bool {
+func (x *subscription) matches(m *hub.Message) bool {
 	var tags map[string]string
 	if a := m.Attributes; a != nil {
 		if a.Private && x.plan.Value().flags&public != 0 {
@@ -303,16 +303,16 @@ func (x *subscription) deliver(b *hub.Batch) {
 		if s.flags&ended != 0 || x.s == nil {
 			return
 		}
-		if !x.wants(m) {
+		if !x.matches(m) {
 			continue
 		}
-		if s.account.rare != nil && (s.account.rare.backlog != nil || s.account.rare.pace != nil) || s.t.Stalled() {
+		if s.account.extras != nil && (s.account.extras.backlog != nil || s.account.extras.pace != nil) || s.t.Stalled() {
 			s.enqueue(m)
 			continue
 		}
 		s.t.Send(x.encode(m))
 	}
-	if s.account.rare != nil && s.account.rare.pace != nil {
+	if s.account.extras != nil && s.account.extras.pace != nil {
 		s.Drained()
 	}
 }
@@ -324,9 +324,9 @@ func (x *subscription) encode(m *hub.Message) []byte {
 	switch {
 	case o != nil && o.delta != nil:
 		return srv.deltas.next(k, o.delta, m)
-	case k.ids && s.account.rare != nil && s.account.rare.positions != nil:
-		id := s.account.rare.advance(m)
-		if len(s.account.rare.positions) == 1 {
+	case k.ids && s.account.extras != nil && s.account.extras.positions != nil:
+		id := s.account.extras.advance(m)
+		if len(s.account.extras.positions) == 1 {
 			break // its bytes have it
 		}
 		return append(id, srv.deps.Hub.Encode(m, srv.deps.Formats.uniSSE)...)
@@ -344,7 +344,7 @@ func (p *pending) collect(messages []*hub.Message) {
 		}
 	}
 	for _, m := range messages {
-		if p.wants(m) {
+		if p.matches(m) {
 			p.got = append(p.got, m)
 			p.count(len(m.Data))
 		}
@@ -378,8 +378,8 @@ func (p *pending) unrecovered() {
 		return
 	}
 	p.since, p.check = protocol.Position{}, 0
-	p.want.recover = false
-	p.want.cache = false
+	p.subscribeOptions.recover = false
+	p.subscribeOptions.cache = false
 	p.again()
 }
 
@@ -397,7 +397,7 @@ func (p *pending) readLatest() {
 			p.failed = p.since.Offset == 0 || srv.position(p.since).Epoch != p.at.Epoch || p.since.Offset != p.at.Offset
 		case err != nil:
 			p.failed = true
-		case len(p.got) == 0 && p.wants(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
+		case len(p.got) == 0 && p.matches(m) && (srv.position(p.since).Epoch != m.Epoch || p.since.Offset < m.Offset):
 			p.got = append(p.got, m)
 		}
 		p.complete()
@@ -497,7 +497,7 @@ func (p *pending) finish() (r *protocol.SubscribeResult, rest []*hub.Message) {
 	enc := s.kind().enc
 	f := p.plan.Value().flags
 	r = &protocol.SubscribeResult{
-		Data: p.data, Delta: p.want.delta, WasRecovering: p.recovering,
+		Data: p.data, Delta: p.subscribeOptions.delta, WasRecovering: p.recovering,
 	}
 	if p.at.Epoch != "" && f&(positioned|recoverable) != 0 {
 		r.Recoverable, r.Positioned = f&recoverable != 0, f&(positioned|recoverable) != 0
@@ -562,7 +562,7 @@ func (x *subscription) drop() {
 	s := x.s
 	s.t.Unsubscribe(&x.sub)
 	x.left()
-	s.account.rare.forget(x)
+	s.account.extras.forget(x)
 	x.setOwn(nil)
 	x.s = nil
 }

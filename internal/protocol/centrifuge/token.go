@@ -68,7 +68,7 @@ type flag struct {
 }
 
 // apply gives w what o overrides.
-func (o *override) apply(w *want) {
+func (o *override) apply(w *subscribeOptions) {
 	if o == nil {
 		return
 	}

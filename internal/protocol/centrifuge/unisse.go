@@ -63,7 +63,7 @@ func (st standings) appendID(dst []byte) []byte {
 }
 
 // resumeFrom has wants continue from the position in id.
-func resumeFrom(id string, wants []want) {
+func resumeFrom(id string, wants []subscribeOptions) {
 	if id == "" || len(wants) == 0 {
 		return
 	}
@@ -80,11 +80,11 @@ func resumeFrom(id string, wants []want) {
 			parts = parts[1:]
 		}
 	}
-	order := make([]*want, len(wants))
+	order := make([]*subscribeOptions, len(wants))
 	for i := range wants {
 		order[i] = &wants[i]
 	}
-	slices.SortFunc(order, func(a, b *want) int { return strings.Compare(a.channel, b.channel) })
+	slices.SortFunc(order, func(a, b *subscribeOptions) int { return strings.Compare(a.channel, b.channel) })
 	for i, w := range order {
 		if (w.flags|w.requested)&recoverable == 0 {
 			continue
@@ -110,7 +110,7 @@ const unknownEpoch = "-"
 
 // advance notes what the client of an EventSource has been sent, and returns the id line
 // to send before it.
-func (r *rare) advance(m *hub.Message) []byte {
+func (r *sessionExtras) advance(m *hub.Message) []byte {
 	if r == nil || r.positions == nil {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s *session) standings() standings {
 	if !s.kind().ids {
 		return nil
 	}
-	r := s.extra()
+	r := s.ensureExtras()
 	if r.positions == nil {
 		r.positions = standings{}
 	}

@@ -243,7 +243,7 @@ func (o *opening) options(s *Server) hub.SubscribeOptions {
 	}
 	opt.Public = v.read.Empty()
 	if v.channels == nil || !opt.Public || v.guarded {
-		opt.Select = v.wants
+		opt.Select = v.matches
 	}
 	return opt
 }
@@ -259,9 +259,9 @@ type view struct {
 	who      *auth.Identity
 }
 
-// wants checks a message of a channel that is followed. An update on several topics is
+// matches checks a message of a channel that is followed. An update on several topics is
 // a message on each: one of them is wanted if the subscriber means any of its topics.
-func (v *view) wants(m *hub.Message) bool {
+func (v *view) matches(m *hub.Message) bool {
 	a := m.Attributes
 	if v.hidden(m) {
 		return false

@@ -306,8 +306,8 @@ func (a App) validate() (errs []error) {
 // burst is how many messages a connection may send at once.
 func (c *Config) burst() int { return c.MessageRate + 2*c.MaxSubscriptions }
 
-// wants reports whether w is to receive event about channel.
-func (w *Webhook) wants(event, channel string) bool {
+// matches reports whether w is to receive event about channel.
+func (w *Webhook) matches(event, channel string) bool {
 	if len(w.Events) == 0 && event == hookCount || len(w.Events) > 0 && !slices.Contains(w.Events, event) {
 		return false
 	}

@@ -100,7 +100,7 @@ func newApp(s *Server, c App, queue int, was *app) *app {
 		}
 		a.hooks = append(a.hooks, h)
 		for _, e := range hookEvents {
-			if len(w.Events) == 0 && e != hookCount || w.wants(e, w.ChannelPrefix+w.ChannelSuffix) {
+			if len(w.Events) == 0 && e != hookCount || w.matches(e, w.ChannelPrefix+w.ChannelSuffix) {
 				a.hooked[e] = true
 			}
 		}

@@ -232,12 +232,12 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 		return
 	}
 	sub.fresh = true
-	if c.out.queue == nil && c.namespace().MaxRate == 0 && sub.wantsAll(b.Messages) && !c.t.Stalled() {
+	if c.out.queue == nil && c.namespace().MaxRate == 0 && sub.deliversAll(b.Messages) && !c.t.Stalled() {
 		c.t.Deliver(b, c.s.deps.Format)
 		return
 	}
 	for _, m := range b.Messages {
-		if sub.wants(m) && !c.gone {
+		if sub.delivers(m) && !c.gone {
 			if sub.rare != nil {
 				sub.introduce(m)
 			}
@@ -246,19 +246,19 @@ func (sub *subscription) Deliver(b *hub.Batch) {
 	}
 }
 
-// wantsAll reports whether messages go to the client as they are, with nothing between.
-func (sub *subscription) wantsAll(messages []*hub.Message) bool {
+// deliversAll reports whether messages go to the client as they are, with nothing between.
+func (sub *subscription) deliversAll(messages []*hub.Message) bool {
 	for _, m := range messages {
-		if m.Attributes != nil && (!sub.wants(m) || sub.rare != nil && m.Attributes.Origin != "") {
+		if m.Attributes != nil && (!sub.delivers(m) || sub.rare != nil && m.Attributes.Origin != "") {
 			return false
 		}
 	}
 	return true
 }
 
-// wants keeps from the client what it has sent itself, and from subscribers without a
+// delivers keeps from the client what it has sent itself, and from subscribers without a
 // signature what is private.
-func (sub *subscription) wants(m *hub.Message) bool {
+func (sub *subscription) delivers(m *hub.Message) bool {
 	a := m.Attributes
 	return a == nil || a.Origin != sub.c.id && (!a.Private || sub.kind.Guarded())
 }

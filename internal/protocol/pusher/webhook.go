@@ -57,7 +57,7 @@ func (a *app) hook(e hookEvent) {
 		return
 	}
 	for _, h := range a.hooks {
-		if !h.wants(e.Name, e.Channel) {
+		if !h.matches(e.Name, e.Channel) {
 			continue
 		}
 		if !h.offer(e) && h.s.counts.hooksD.Add(1) == 1 {

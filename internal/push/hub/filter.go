@@ -55,8 +55,8 @@ func (l *local) covers(channel string) bool {
 	return l.name == channel || l.whole && l.ch.ns.name == NamespaceOf(channel)
 }
 
-// wants reports whether m is for the subscriber.
-func (f *following) wants(m *Message) bool {
+// matches reports whether m is for the subscriber.
+func (f *following) matches(m *Message) bool {
 	wanted, decided := f.filter.judge(m)
 	if !wanted || f.filter.skips(m) {
 		return false
@@ -72,8 +72,8 @@ func (f *following) wants(m *Message) bool {
 	return true
 }
 
-// wants is the same for a replay of sp.
-func (sp *joinSpace) wants(m *Message, f *filter) bool {
+// matches is the same for a replay of sp.
+func (sp *joinSpace) matches(m *Message, f *filter) bool {
 	wanted, decided := f.judge(m)
 	if !wanted || decided || !m.isCopy() {
 		return wanted
@@ -96,7 +96,7 @@ func (sp *joinSpace) sift(b *Batch, f *filter, s *Shard) *Batch {
 	begin, wanted := 0, 0
 	for i, m := range b.Messages {
 		switch {
-		case !sp.wants(m, f):
+		case !sp.matches(m, f):
 		case !f.skips(m):
 			wanted++
 		case sp.since != "":
@@ -111,7 +111,7 @@ func (sp *joinSpace) sift(b *Batch, f *filter, s *Shard) *Batch {
 	}
 	kept := make([]*Message, 0, wanted)
 	for _, m := range b.Messages[begin:] {
-		if sp.wants(m, f) && !f.skips(m) {
+		if sp.matches(m, f) && !f.skips(m) {
 			kept = append(kept, m)
 		}
 	}

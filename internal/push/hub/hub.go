@@ -83,8 +83,8 @@ type Hub struct {
 	maxEarly   int // messages kept during one snapshot
 
 	// Fixed at Start.
-	bus Bus
-	own *LocalBus // bus, if the broker has none
+	bus      Bus
+	localBus *LocalBus // bus, if the broker has none
 
 	// Any goroutine.
 	// spaces are the logs that there were since the start; visible are the
@@ -163,8 +163,8 @@ func (h *Hub) Start(ctx context.Context) error {
 	if a, ok := h.broker.(Archive); ok {
 		h.bus = a.Bus()
 	} else {
-		h.own = NewLocalBus()
-		h.bus = h.own
+		h.localBus = NewLocalBus()
+		h.bus = h.localBus
 	}
 	late := func(from string, data []byte) { receiveLate(h, from, data) }
 	for topic, f := range map[string]func(string, []byte){removedTopic: h.removed, passingTopic: h.passed, lateTopic: late} {
@@ -193,8 +193,8 @@ func (h *Hub) Close() error {
 		s.mu.Unlock()
 	}
 	err := h.broker.Close()
-	if h.own != nil {
-		h.own.Close()
+	if h.localBus != nil {
+		h.localBus.Close()
 	}
 	h.work.Wait()
 	return err

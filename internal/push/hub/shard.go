@@ -370,7 +370,7 @@ func (l *local) deliverFiltered(m *Message, it *item) {
 			}
 			continue
 		}
-		if (m.Attributes != nil || e.s.more.filter != nil) && !e.s.more.wants(m) {
+		if (m.Attributes != nil || e.s.more.filter != nil) && !e.s.more.matches(m) {
 			continue
 		}
 		e.s.sink.Deliver(b)

@@ -125,7 +125,7 @@ func (c Config) Validate() error {
 // Stats are counters since New and gauges.
 type Stats struct {
 	Channels  int64  // channels with members or subscriptions, over all nodes
-	Own       int64  // members of this node
+	Local     int64  // members of this node
 	Members   int64  // members of all nodes
 	Refused   uint64 // joins refused because this node has too many members
 	Events    uint64 // events handed to watchers
@@ -154,17 +154,17 @@ type Presence struct {
 	// Owned by the goroutine that sends.
 	out sender
 
-	mu       sync.Mutex
-	peers    map[string]*peer
-	lastPeer uint32
-	lastSync uint64
-	wants    []want // who waits for our whole
-	watchers []func(string, []Event)
+	mu           sync.Mutex
+	peers        map[string]*peer
+	lastPeer     uint32
+	lastSync     uint64
+	syncRequests []syncRequest // who waits for our whole
+	watchers     []func(string, []Event)
 
 	watched atomic.Bool // there is a watcher
 	running atomic.Bool
 
-	channels, own, members                                   atomic.Int64
+	channels, local, members                                 atomic.Int64
 	refused, events, sent, received, holes, syncs, malformed atomic.Uint64
 }
 
@@ -383,7 +383,7 @@ func (p *Presence) Channels(match func(channel string) bool) []Info {
 // Stats returns the totals so far.
 func (p *Presence) Stats() Stats {
 	return Stats{
-		Channels: p.channels.Load(), Own: p.own.Load(), Members: p.members.Load(), Refused: p.refused.Load(),
+		Channels: p.channels.Load(), Local: p.local.Load(), Members: p.members.Load(), Refused: p.refused.Load(),
 		Events: p.events.Load(), Sent: p.sent.Load(), Received: p.received.Load(),
 		Holes: p.holes.Load(), Syncs: p.syncs.Load(), Malformed: p.malformed.Load(),
 	}

@@ -43,8 +43,8 @@ type peer struct {
 	bytes    int
 }
 
-// A want is another node's wish for our whole, and how far it is met.
-type want struct {
+// A syncRequest is another node's wish for our whole, and how far it is met.
+type syncRequest struct {
 	node    string
 	sync    uint64
 	base    uint64
@@ -140,11 +140,11 @@ func fill(msg []byte, ops []op) ([]byte, []op) {
 func (p *Presence) serveWants() bool {
 	for budget := wholeAtATime; budget > 0; {
 		p.mu.Lock()
-		if len(p.wants) == 0 {
+		if len(p.syncRequests) == 0 {
 			p.mu.Unlock()
 			return false
 		}
-		w := p.wants[0]
+		w := p.syncRequests[0]
 		p.mu.Unlock()
 		if !w.started {
 			w.started, w.base = true, p.out.seq
@@ -152,11 +152,11 @@ func (p *Presence) serveWants() bool {
 		budget -= p.sendWhole(&w)
 		p.mu.Lock()
 		// Meanwhile the node may have gone, or wished anew.
-		if i := slices.IndexFunc(p.wants, func(x want) bool { return x.node == w.node }); i >= 0 && p.wants[i].sync == w.sync {
+		if i := slices.IndexFunc(p.syncRequests, func(x syncRequest) bool { return x.node == w.node }); i >= 0 && p.syncRequests[i].sync == w.sync {
 			if w.shard == shards {
-				p.wants = slices.Delete(p.wants, i, i+1)
+				p.syncRequests = slices.Delete(p.syncRequests, i, i+1)
 			} else {
-				p.wants[i] = w
+				p.syncRequests[i] = w
 			}
 		}
 		p.mu.Unlock()
@@ -165,7 +165,7 @@ func (p *Presence) serveWants() bool {
 }
 
 // sendWhole sends shards until a frame or more is full and returns their bytes.
-func (p *Presence) sendWhole(w *want) (n int) {
+func (p *Presence) sendWhole(w *syncRequest) (n int) {
 	var ops []op
 	head := func(last bool) []byte {
 		h := header{kind: msgWhole, seq: w.base, sync: w.sync, part: w.part, last: last}
@@ -219,7 +219,7 @@ func (p *Presence) gone(id string) {
 	p.mu.Lock()
 	pr := p.peers[id]
 	delete(p.peers, id)
-	p.wants = slices.DeleteFunc(p.wants, func(w want) bool { return w.node == id })
+	p.syncRequests = slices.DeleteFunc(p.syncRequests, func(w syncRequest) bool { return w.node == id })
 	p.mu.Unlock()
 	if pr == nil {
 		return
@@ -314,18 +314,18 @@ func (p *Presence) onWant(from string, sync uint64) {
 		// It requests again when it knows us and we know it; what it is sent before is not
 		// wrong either, but the list must have a bound.
 		p.mu.Lock()
-		full := len(p.wants) >= 1024
+		full := len(p.syncRequests) >= 1024
 		p.mu.Unlock()
 		if full {
 			return
 		}
 	}
-	w := want{node: from, sync: sync}
+	w := syncRequest{node: from, sync: sync}
 	p.mu.Lock()
-	if i := slices.IndexFunc(p.wants, func(w want) bool { return w.node == from }); i >= 0 {
-		p.wants[i] = w
+	if i := slices.IndexFunc(p.syncRequests, func(w syncRequest) bool { return w.node == from }); i >= 0 {
+		p.syncRequests[i] = w
 	} else {
-		p.wants = append(p.wants, w)
+		p.syncRequests = append(p.syncRequests, w)
 	}
 	p.mu.Unlock()
 	p.wake()

@@ -416,6 +416,6 @@ func TestBoundsRefuse(t *testing.T) {
 		p.Leave("nowhere", "1")
 		p.Add("room", presence.Native, -5)
 		want(t, "subscriptions", p.Subscriptions("room", presence.Native), 0)
-		want(t, "own", p.Stats().Own, 2)
+		want(t, "own", p.Stats().Local, 2)
 	})
 }

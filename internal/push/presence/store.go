@@ -180,8 +180,8 @@ func (s *shard) joinOwn(name string, m Member) bool {
 		old = c.members[k]
 	}
 	if old == nil {
-		if s.p.own.Add(1) > int64(s.p.cfg.MaxMembers) {
-			s.p.own.Add(-1)
+		if s.p.local.Add(1) > int64(s.p.cfg.MaxMembers) {
+			s.p.local.Add(-1)
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (s *shard) leaveOwn(name, client string) {
 		return
 	}
 	if old := s.remove(c, key{own, client}); old != nil {
-		s.p.own.Add(-1)
+		s.p.local.Add(-1)
 		s.unsend(change{name, client, Kinds}, old.sent)
 	}
 	s.release(c)

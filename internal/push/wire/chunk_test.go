@@ -17,7 +17,7 @@ func TestEveryFormatInChunks(t *testing.T) {
 	}
 	f.Add(func(dst []byte, m *hub.Message) []byte { return append(dst, m.Data...) })
 	list := f.Encoders()
-	for whole := range int(ownFormats) + 1 {
+	for whole := range int(builtinFormats) + 1 {
 		w := hub.Format(whole)
 		c := InChunks(w)
 		if IsChunked(w) || !IsChunked(c) || CodingOf(c) != CodingOf(w) {

@@ -33,7 +33,7 @@ const (
 	Recorded         = rowLength*codings + iota // id line, the block that a backend sent: see Record
 	WebSocket                                   // envelope in a text frame
 	WebSocketDeflate                            // the same, compressed for itself
-	ownFormats                                  // what follows was added: see Formats.Add
+	builtinFormats                              // what follows was added: see Formats.Add
 )
 
 // In returns SSE format f in coding c. One that was added comes in Plain alone.
@@ -61,7 +61,7 @@ type Formats struct {
 	// compressFrom is the payload size from which on a namespace's messages are
 	// compressed, for those that are at all.
 	compressFrom atomic.Pointer[map[string]int]
-	// added are further encoders, whose formats follow ownFormats.
+	// added are further encoders, whose formats follow builtinFormats.
 	added []hub.Encoder
 }
 
@@ -110,15 +110,15 @@ func (f *Formats) worth(m *hub.Message) bool {
 // hub.MaxFormats in all, for each has its twin in chunks.
 func (f *Formats) Add(enc hub.Encoder) hub.Format {
 	f.added = append(f.added, enc)
-	return ownFormats + hub.Format(len(f.added)-1)
+	return builtinFormats + hub.Format(len(f.added)-1)
 }
 
 // Encoders returns the functions for hub.Config.
 func (f *Formats) Encoders() []hub.Encoder {
-	if n := int(ownFormats) + len(f.added); n > int(chunked) {
+	if n := int(builtinFormats) + len(f.added); n > int(chunked) {
 		panic(fmt.Sprintf("%d wire formats, at most %d", n, chunked))
 	}
-	list := make([]hub.Encoder, ownFormats, hub.MaxFormats)
+	list := make([]hub.Encoder, builtinFormats, hub.MaxFormats)
 	for i, enc := range []hub.Encoder{appendSSE, appendSSEEnvelope, appendSSEData, appendMercure} {
 		list[i] = enc
 		list[Gzip.In(hub.Format(i))] = func(dst []byte, m *hub.Message) []byte {

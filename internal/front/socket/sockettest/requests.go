@@ -266,7 +266,7 @@ func drain(t *testing.T, f *Front) {
 	c := f.dial(t, "")
 	c.roundTrip("hello", "hello")
 	f.Drain(0)
-	c.want("bye")
+	c.expect("bye")
 	c.closes(1012)
 	f.Gone(t)
 	f.dial(t, "").closes(1012) // after the time that its client should wait

@@ -93,7 +93,7 @@ func (c *client) read() (string, error) {
 	return string(b), err
 }
 
-func (c *client) want(text string) {
+func (c *client) expect(text string) {
 	c.t.Helper()
 	if got, err := c.read(); err != nil || got != text {
 		c.t.Fatalf("got %.80q, %v, want %q", got, err, text)
@@ -103,7 +103,7 @@ func (c *client) want(text string) {
 func (c *client) roundTrip(say, want string) {
 	c.t.Helper()
 	c.send(say)
-	c.want(want)
+	c.expect(want)
 }
 
 // closes wants the end with a code.
@@ -122,7 +122,7 @@ func messages(t *testing.T, f *Front) {
 	if err := c.Write(websocket.OpBinary, []byte{0, 0xff}); err != nil {
 		t.Fatal(err)
 	}
-	c.want("\x00\xff")
+	c.expect("\x00\xff")
 
 	// In pieces of a byte, and in fragments with a ping between them.
 	raw, r := f.raw(t, "/test/socket")
@@ -208,21 +208,21 @@ func subscriptions(t *testing.T, f *Front) {
 			t.Fatalf("%d: %q, %v", got, s, err)
 		}
 	}
-	b.want("first")
+	b.expect("first")
 	f.publish(t, "two", "second", hub.Attributes{})
-	b.want("second")
+	b.expect("second")
 	b.roundTrip("unsub one", "unsubscribed")
 	f.publish(t, "one", "third", hub.Attributes{})
-	a.want("third")
+	a.expect("third")
 	f.publish(t, "two", "fourth", hub.Attributes{})
-	b.want("fourth")
+	b.expect("fourth")
 	b.roundTrip("sub one", "subscribed one")
 	for i := range 200 { // many in one write, or in many
 		f.publish(t, "one", fmt.Sprint(i), hub.Attributes{})
 	}
 	for i := range 200 {
-		a.want(fmt.Sprint(i))
-		b.want(fmt.Sprint(i))
+		a.expect(fmt.Sprint(i))
+		b.expect(fmt.Sprint(i))
 	}
 	c := f.dial(t, "")
 	for _, channel := range []string{"two", "one"} { // its first subscription, and another
@@ -238,7 +238,7 @@ func subscriptions(t *testing.T, f *Front) {
 			}
 		}
 		f.publish(t, channel, "newer", hub.Attributes{})
-		c.want("newer")
+		c.expect("newer")
 	}
 	c.CloseNow()
 	a.CloseNow()
@@ -325,8 +325,8 @@ func panics(t *testing.T, f *Front) {
 	b.roundTrip("subpanic one", "subscribed one")
 	c.roundTrip("sub one", "subscribed one")
 	f.publish(t, "one", "hello", hub.Attributes{})
-	a.want("hello")
-	c.want("hello")
+	a.expect("hello")
+	c.expect("hello")
 	b.closes(1011)
 	c.send("panic")
 	c.closes(1011)
