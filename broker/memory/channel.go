@@ -19,8 +19,8 @@ type channel struct {
 	ring       ring
 }
 
-// Near implements hub.Near.
-func (c *channel) Near(step int) {
+// Prefetch implements hub.Near.
+func (c *channel) Prefetch(step int) {
 	if step == 0 {
 		prefetch.Object(c)
 		return

@@ -291,8 +291,8 @@ func (w *siteLog) keep(here, l *siteLook) {
 	}
 }
 
-// nearly is how many messages a copy may lack when publishes begin to wait for it.
-const nearly = 1000
+// closeEnough is how many messages a copy may lack when publishes begin to wait for it.
+const closeEnough = 1000
 
 // pair has publishes wait for the copy once it has come close, and notes in the copy when it
 // has all that was stored before they did: from then on it may take over without a gap.
@@ -300,7 +300,7 @@ func (w *siteLog) pair(ctx context.Context, here, l *siteLook) error {
 	whole := here.whole
 	if w.both() {
 		switch {
-		case l.alone && here.last+nearly >= l.last:
+		case l.alone && here.last+closeEnough >= l.last:
 			next := *parseSited(l.config.Metadata)
 			next.alone = false
 			cfg := l.config

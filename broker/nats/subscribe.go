@@ -352,7 +352,7 @@ func (s *readable) tail(ctx context.Context, tok string, in info, n int) ([]stor
 	}
 	total := len(ms) + int(pending)
 	if pending > 0 && total > n {
-		since, err := r.near(ctx, ms[len(ms)-1].seq, in.last, int(pending), n)
+		since, err := r.seek(ctx, ms[len(ms)-1].seq, in.last, int(pending), n)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -441,10 +441,10 @@ func (r *reader) rest(ctx context.Context, ms []stored, since, upTo uint64, n in
 	return ms, nil
 }
 
-// near returns a place not before lo after which at least n messages of the
+// seek returns a place not before lo after which at least n messages of the
 // channel lie up to hi, if pending of them lie after lo, and not many more. It
 // requests the message after a guessed place: the answer says how many follow.
-func (r reader) near(ctx context.Context, lo, hi uint64, pending, n int) (uint64, error) {
+func (r reader) seek(ctx context.Context, lo, hi uint64, pending, n int) (uint64, error) {
 	high, few := hi, 0
 	for range 16 {
 		if pending <= 2*n+64 || high <= lo+1 {

@@ -243,13 +243,13 @@ func (b *broadcast) publish(c *eventloop.Conn, call *Call, who *auth.Identity) {
 		b.all[i] = b.loopState.publication(c, ch)
 		b.all[i].all = b
 	}
-	for from := 0; from < len(b.all); from += aimAhead {
-		b.publishSome(call, from, min(from+aimAhead, len(b.all)), who)
+	for from := 0; from < len(b.all); from += prefetchAhead {
+		b.publishSome(call, from, min(from+prefetchAhead, len(b.all)), who)
 	}
 }
 
-// aimAhead is how many publications are looked up together.
-const aimAhead = 64
+// prefetchAhead is how many publications are looked up together.
+const prefetchAhead = 64
 
 // publishSome is publish for the channels between from and to.
 func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
@@ -259,7 +259,7 @@ func (b *broadcast) publishSome(call *Call, from, to int, who *auth.Identity) {
 	for i := from; i < to; i++ {
 		pubs = append(pubs, call.For(i, who))
 	}
-	l.push.hub.Aim(pubs)
+	l.push.hub.Prefetch(pubs)
 	for i, pub := range pubs {
 		x := b.all[from+i]
 		if bad := l.push.access.MayPublish(who, x.channel); bad != nil {

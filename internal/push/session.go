@@ -464,8 +464,8 @@ func (s *session) gap(g hub.Gap) bool {
 	return !full
 }
 
-// Near implements hub.Near.
-func (s *session) Near(int) { prefetch.Object(s.conn) }
+// Prefetch implements hub.Near.
+func (s *session) Prefetch(int) { prefetch.Object(s.conn) }
 
 // Live implements hub.Sink: the client reads on alike. What it was sent of the gaps has had no
 // position so far if there may be several.

@@ -9,31 +9,31 @@ import (
 	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
-// Near is what a Sink, or a broker's Snapshot.Handle, may be besides: an implementation prefetches
+// Prefetch is what a Sink, or a broker's Snapshot.Handle, may be besides: an implementation prefetches
 // memory that it will need soon, without waiting. It is called for many of them before the
 // first is used: of a handle first for itself, with step 0, then for what it knows to look
 // for once that has come, with step 1; of a sink with step 1 only, since the hub knows where
 // it is. It must change nothing.
-type Near interface{ Near(step int) }
+type Prefetcher interface{ Prefetch(step int) }
 
-// aimed is how many are requested ahead: not more than the nearest caches hold.
-const aimed = 64
+// prefetchBatch is how many are requested ahead: not more than the nearest caches hold.
+const prefetchBatch = 64
 
-// Aim looks up where pubs go. Publish does so itself: this is for anyone who publishes on many
+// Prefetch looks up where pubs go. Publish does so itself: this is for anyone who publishes on many
 // channels at once. Each takes some ten lines of memory that the processor has not seen
 // for long, and here they come side by side. Publish what was aimed at soon. Any
 // goroutine.
-func (h *Hub) Aim(pubs []Publication) {
-	for i := 0; i < len(pubs); i += aimed {
-		h.aimAll(pubs[i:min(i+aimed, len(pubs))])
+func (h *Hub) Prefetch(pubs []Publication) {
+	for i := 0; i < len(pubs); i += prefetchBatch {
+		h.prefetchAll(pubs[i:min(i+prefetchBatch, len(pubs))])
 	}
 }
 
-func (h *Hub) aimAll(pubs []Publication) {
-	var hashes [aimed]uint64
+func (h *Hub) prefetchAll(pubs []Publication) {
+	var hashes [prefetchBatch]uint64
 	for i := range pubs {
 		hashes[i] = h.table.hash(pubs[i].Channel)
-		h.table.near(hashes[i])
+		h.table.prefetch(hashes[i])
 	}
 	for i := range pubs {
 		if ch := h.table.guess(hashes[i]); ch != nil {
@@ -41,11 +41,11 @@ func (h *Hub) aimAll(pubs []Publication) {
 		}
 	}
 	for i := range pubs {
-		if h.aim(&pubs[i], hashes[i]); pubs[i].to != nil {
-			pubs[i].to.near()
+		if h.resolve(&pubs[i], hashes[i]); pubs[i].to != nil {
+			pubs[i].to.prefetch()
 		}
-		if n, ok := pubs[i].Handle.(Near); ok {
-			n.Near(0)
+		if n, ok := pubs[i].Handle.(Prefetcher); ok {
+			n.Prefetch(0)
 		}
 	}
 	now := time.Now()
@@ -53,29 +53,29 @@ func (h *Hub) aimAll(pubs []Publication) {
 		if pubs[i].Now = now; pubs[i].Handle == nil {
 			continue
 		}
-		if n, ok := pubs[i].Handle.(Near); ok {
-			n.Near(1)
+		if n, ok := pubs[i].Handle.(Prefetcher); ok {
+			n.Prefetch(1)
 		}
 	}
 }
 
-// aimOne is Aim for one: what is needed in the end comes while the way there is gone.
-func (h *Hub) aimOne(p *Publication) {
+// prefetchOne is Aim for one: what is needed in the end comes while the way there is gone.
+func (h *Hub) prefetchOne(p *Publication) {
 	hash := h.table.hash(p.Channel)
 	if ch := h.table.guess(hash); ch != nil {
 		prefetch.Object(ch)
 	}
-	if h.aim(p, hash); p.to == nil {
+	if h.resolve(p, hash); p.to == nil {
 		return
 	}
-	p.to.near()
-	if n, ok := p.Handle.(Near); ok {
-		n.Near(0)
+	p.to.prefetch()
+	if n, ok := p.Handle.(Prefetcher); ok {
+		n.Prefetch(0)
 	}
 }
 
-// aim looks up where p goes.
-func (h *Hub) aim(p *Publication, hash uint64) {
+// resolve looks up where p goes.
+func (h *Hub) resolve(p *Publication, hash uint64) {
 	p.Handle = nil
 	if p.to = h.table.find(p.Channel, hash); p.to != nil {
 		p.to.mu.Lock()
@@ -84,8 +84,8 @@ func (h *Hub) aim(p *Publication, hash uint64) {
 	}
 }
 
-// near prefetches what the next message of ch needs besides ch.
-func (ch *channel) near() {
+// prefetch prefetches what the next message of ch needs besides ch.
+func (ch *channel) prefetch() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if len(ch.locals) == 1 {
@@ -119,8 +119,8 @@ func (h *Hub) PublishAll(ctx context.Context, pubs []Publication) []Outcome {
 		a.outcomes[i].Err = &UncertainError{Key: pubs[i].IdempotencyKey, Err: late}
 	}
 	for i := range pubs {
-		if i%aimed == 0 {
-			h.aimAll(pubs[i:min(i+aimed, len(pubs))])
+		if i%prefetchBatch == 0 {
+			h.prefetchAll(pubs[i:min(i+prefetchBatch, len(pubs))])
 		}
 		h.Publish(pubs[i], func(at Position, err error) { a.set(i, Outcome{at, err}) })
 	}

@@ -109,7 +109,7 @@ func TestAimingAllocatesNothing(t *testing.T) {
 	for i := range pubs {
 		pubs[i].Channel = fmt.Sprint("c", i)
 	}
-	if n := testing.AllocsPerRun(10, func() { h.Aim(pubs) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { h.Prefetch(pubs) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -137,7 +137,7 @@ func TestWhatWasAimedMayBeRenamed(t *testing.T) {
 		runtime.Gosched()
 	}
 	p := []Publication{{Channel: "x"}}
-	h.Aim(p)
+	h.Prefetch(p)
 	p[0].Channel = "y"
 	h.Publish(p[0], func(Position, error) {})
 	s.Run()

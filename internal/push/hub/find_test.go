@@ -86,7 +86,7 @@ func TestAMessageFindsTheChannelThatIsThereNow(t *testing.T) {
 	first, _ := enter()
 	until("publications carry the handle", func() bool {
 		p := []Publication{{Channel: "x"}}
-		h.Aim(p)
+		h.Prefetch(p)
 		return p[0].Handle == "h"
 	})
 	var second *counting

@@ -260,7 +260,7 @@ func (h *Hub) publish(p Publication, done func(Position, error)) {
 	var n *namespace
 	var err error
 	if p.to == nil || p.to.name != p.Channel { // it was not aimed, or is another by now
-		h.aimOne(&p)
+		h.prefetchOne(&p)
 	}
 	if p.to != nil && !p.to.whole { // its name is in order then
 		if n = p.to.ns; (*h.visible.Load())[n.name] == nil { // the channel briefly outlives its namespace

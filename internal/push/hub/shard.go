@@ -196,8 +196,8 @@ func (s *Shard) Run() {
 // flush hands on what is pending. Of subscribers of many channels nothing is in the
 // processor's caches: they are requested some ahead.
 func (s *Shard) flush() {
-	for i := 0; i < len(s.dirty); i += aimed {
-		some := s.dirty[i:min(i+aimed, len(s.dirty))]
+	for i := 0; i < len(s.dirty); i += prefetchBatch {
+		some := s.dirty[i:min(i+prefetchBatch, len(s.dirty))]
 		for _, l := range some {
 			if len(l.single) > 0 && l.single[0] != nil {
 				prefetch.Bytes(l.single[0], 2*prefetch.Line) // a sink that embeds it starts here
@@ -205,8 +205,8 @@ func (s *Shard) flush() {
 		}
 		for _, l := range some {
 			if len(l.single) > 0 && l.single[0] != nil {
-				if sink, ok := l.single[0].sink.(Near); ok {
-					sink.Near(1)
+				if sink, ok := l.single[0].sink.(Prefetcher); ok {
+					sink.Prefetch(1)
 				}
 			}
 		}

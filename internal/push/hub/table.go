@@ -88,8 +88,8 @@ func (p *tablePart) search(name string, hash uint64) *channel {
 	}
 }
 
-// near prefetches the slot where the search for hash starts.
-func (t *table) near(hash uint64) {
+// prefetch prefetches the slot where the search for hash starts.
+func (t *table) prefetch(hash uint64) {
 	slots := *t.part(hash).slots.Load()
 	prefetch.Object(&slots[hash>>partBits&uint64(len(slots)-1)])
 }

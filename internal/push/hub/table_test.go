@@ -85,7 +85,7 @@ func TestWhatStaysIsAlwaysFound(t *testing.T) {
 						return
 					}
 					hash := table.hash(ch.name)
-					table.near(hash)
+					table.prefetch(hash)
 					_ = table.guess(hash)
 					if name := fmt.Sprint("never.", i); table.get(name) != nil {
 						t.Errorf("%q is found", name)
