@@ -81,7 +81,7 @@ type result struct {
 // recovery is how long the tail may take to be as before.
 const recovery = 2 * time.Second
 
-func (r *result) judge(o *options, market, orders *loadgen.Result) {
+func (r *result) evaluate(o *options, market, orders *loadgen.Result) {
 	for i, res := range []*loadgen.Result{market, orders} {
 		to := &r.Market
 		if i == 1 {

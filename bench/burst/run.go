@@ -226,7 +226,7 @@ func run(ctx context.Context, o *options) (*result, error) {
 		return nil, err
 	}
 	r.Expected = plain*market + orders
-	r.judge(o, both[0], both[1])
+	r.evaluate(o, both[0], both[1])
 	return r, nil
 }
 

@@ -64,8 +64,8 @@ func introduce(t *testing.T, nodes []*hubtest.Node) {
 	}
 }
 
-// judgeBus has all send to all and to each other, and compares what was received.
-func judgeBus(t *testing.T, nodes []*hubtest.Node) {
+// checkBus has all send to all and to each other, and compares what was received.
+func checkBus(t *testing.T, nodes []*hubtest.Node) {
 	t.Helper()
 	var ears, others []*ear
 	for _, n := range nodes {
@@ -112,7 +112,7 @@ func judgeBus(t *testing.T, nodes []*hubtest.Node) {
 
 func TestBusAlone(t *testing.T) {
 	n := startOn(t, Config{Dir: t.TempDir()}, hub.Namespace{Name: "a"})
-	judgeBus(t, []*hubtest.Node{n})
+	checkBus(t, []*hubtest.Node{n})
 	b := busOf(n)
 	f := func(err error, want string) {
 		t.Helper()
@@ -169,7 +169,7 @@ func TestBusOfAnEmbeddedCluster(t *testing.T) {
 		wg.Go(func() { nodes[i] = startOn(t, cfgs[i], hub.Namespace{Name: "a", Durability: hub.None}) })
 	}
 	wg.Wait()
-	judgeBus(t, nodes)
+	checkBus(t, nodes)
 }
 
 func TestBusRecoversWithTheServer(t *testing.T) {
@@ -180,7 +180,7 @@ func TestBusRecoversWithTheServer(t *testing.T) {
 	apart := startOn(t, Config{URL: c.url(), Prefix: "other"}, ns)
 	unheard := listen(t, busOf(apart), "kept")
 	kept := listen(t, busOf(nodes[0]), "kept")
-	judgeBus(t, nodes)
+	checkBus(t, nodes)
 	p.kill()
 	hubtest.Until(t, patience, "the end to be said", func() bool {
 		return errors.Is(busOf(nodes[1]).Broadcast("kept", nil), hub.ErrUnavailable)
@@ -192,7 +192,7 @@ func TestBusRecoversWithTheServer(t *testing.T) {
 		return len(got) > 0 && got[len(got)-1] == "after"
 	})
 	introduce(t, nodes)
-	judgeBus(t, nodes)
+	checkBus(t, nodes)
 	if len(unheard.received) != 0 {
 		t.Error("another installation received it")
 	}

@@ -206,8 +206,8 @@ func (l *load) more(t *testing.T, n int) {
 	hubtest.Until(t, patience, fmt.Sprint(n, " more answers"), func() bool { return l.count() >= want })
 }
 
-// judge ends the load and compares what was answered and what was delivered.
-func (l *load) judge(t *testing.T, nodes []*hubtest.Node, channels ...string) {
+// check ends the load and compares what was answered and what was delivered.
+func (l *load) check(t *testing.T, nodes []*hubtest.Node, channels ...string) {
 	t.Helper()
 	close(l.stop)
 	l.wg.Wait()
@@ -263,7 +263,7 @@ func TestKilledServerLosesNothingAnswered(t *testing.T) {
 		p = c.spawn(t)
 	}
 	l.more(t, 300)
-	l.judge(t, []*hubtest.Node{a, b}, names...)
+	l.check(t, []*hubtest.Node{a, b}, names...)
 	if after := a.End(&ns); after.Epoch != before.Epoch {
 		t.Errorf("the epoch changed")
 	}
@@ -287,7 +287,7 @@ func TestKilledLeaderLosesNothingAnswered(t *testing.T) {
 		ps[i] = cs[i].spawn(t)
 	}
 	l.more(t, 200)
-	l.judgeEach(t, n, names...)
+	l.checkEach(t, n, names...)
 }
 
 // leader returns which server leads the stream.
@@ -311,10 +311,10 @@ func leader(t *testing.T, n *hubtest.Node, cs []natsChild) int {
 	return at
 }
 
-// judgeEach is judge for a cluster, channel by channel.
-func (l *load) judgeEach(t *testing.T, n *hubtest.Node, channels ...string) {
+// checkEach is judge for a cluster, channel by channel.
+func (l *load) checkEach(t *testing.T, n *hubtest.Node, channels ...string) {
 	t.Helper()
-	l.judge(t, []*hubtest.Node{n}, channels...)
+	l.check(t, []*hubtest.Node{n}, channels...)
 }
 
 func TestDeletedStreamStartsANewEpoch(t *testing.T) {

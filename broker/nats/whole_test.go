@@ -212,7 +212,7 @@ func TestKilledServerLosesNothingOfTheWhole(t *testing.T) {
 		p = c.spawn(t)
 	}
 	l.more(t, 300)
-	l.judge(t, []*hubtest.Node{a, b}, names...)
+	l.check(t, []*hubtest.Node{a, b}, names...)
 }
 
 func TestKilledLeaderLosesNothingOfTheWhole(t *testing.T) {
@@ -230,7 +230,7 @@ func TestKilledLeaderLosesNothingOfTheWhole(t *testing.T) {
 	l.more(t, 200)
 	ps[i] = cs[i].spawn(t)
 	l.more(t, 200)
-	l.judge(t, []*hubtest.Node{n}, names...)
+	l.check(t, []*hubtest.Node{n}, names...)
 }
 
 func TestWholeJoinsWhileMessagesFlow(t *testing.T) {

@@ -182,7 +182,7 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	r.Uses = used
-	j := judgeRun(r, f.conditions)
+	j := evaluateRun(r, f.conditions)
 	if died != nil {
 		j.Verdict = worse(j.Verdict, invalid)
 		j.Why = append(j.Why, died.Error())
@@ -221,7 +221,7 @@ func (f *benchFlags) measure(ctx context.Context, spec loadgen.Spec, live *bench
 func closeGenerator(g *loadgen.Generator) { _ = g.Close() }
 
 // write brings the result to the terminal and to the files requested.
-func (f *benchFlags) write(files *outputs, r *loadgen.Result, j judgement) error {
+func (f *benchFlags) write(files *outputs, r *loadgen.Result, j runVerdict) error {
 	text := f.stdout
 	if files.tookStdout {
 		text = f.stderr // standard output carries one of the files
@@ -237,7 +237,7 @@ func (f *benchFlags) write(files *outputs, r *loadgen.Result, j judgement) error
 }
 
 // writeResult is the result as JSON with the verdict beside it.
-func writeResult(w io.Writer, r *loadgen.Result, j judgement) error {
+func writeResult(w io.Writer, r *loadgen.Result, j runVerdict) error {
 	text, err := withVerdict(r, j)
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func writeResult(w io.Writer, r *loadgen.Result, j judgement) error {
 
 // withVerdict adds "verdict" to what a Result is in JSON; loadgen.ReadResult reads
 // over it.
-func withVerdict(r *loadgen.Result, j judgement) (json.RawMessage, error) {
+func withVerdict(r *loadgen.Result, j runVerdict) (json.RawMessage, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("write the result as JSON: %w", err)

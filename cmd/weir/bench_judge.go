@@ -18,7 +18,7 @@ const (
 )
 
 // A verdict is a run compared with its thresholds.
-type judgement struct {
+type runVerdict struct {
 	Verdict outcome `json:"verdict"`
 	// Why is what the verdict rests on where no threshold says it.
 	Why        []string    `json:"why,omitempty"`
@@ -43,10 +43,10 @@ type condition struct {
 	t threshold
 }
 
-// judgeRun is the verdict on a run. Windows in which the generator was the limit,
+// evaluateRun is the verdict on a run. Windows in which the generator was the limit,
 // or the hypervisor took the processors away, are set aside: by what disturbed
 // them, never by what they showed.
-func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
+func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
 	kept, limited, stolen := 0, 0, 0
 	var quiet []loadgen.Window
 	for _, w := range r.Windows {
@@ -60,10 +60,10 @@ func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
 			quiet = append(quiet, w)
 		}
 	}
-	j := judgement{Verdict: pass}
+	j := runVerdict{Verdict: pass}
 	all := len(r.Windows)
 	for _, t := range thresholds {
-		c := judgeThreshold(r, quiet, all, t)
+		c := evaluateThreshold(r, quiet, all, t)
 		j.Thresholds = append(j.Thresholds, c)
 		j.Verdict = worse(j.Verdict, c.Verdict)
 	}
@@ -88,7 +88,7 @@ func judgeRun(r *loadgen.Result, thresholds []threshold) judgement {
 }
 
 // disturbances takes a verdict back that rests on too few windows.
-func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
+func (j *runVerdict) disturbances(r *loadgen.Result, limited, stolen int) {
 	all := float64(len(r.Windows))
 	if limited > 0 {
 		j.Why = append(j.Why, fmt.Sprintf("the %s was the limit in %d of %d windows: %s", limiting(r), limited, len(r.Windows), whyLimited(r)))
@@ -107,7 +107,7 @@ func (j *judgement) disturbances(r *loadgen.Result, limited, stolen int) {
 }
 
 // timed reports whether a condition is on more than counts, which no other machine changes.
-func (j *judgement) timed() bool {
+func (j *runVerdict) timed() bool {
 	for _, c := range j.Thresholds {
 		if kind, _ := metricKind(c.t.metric); kind != "count" {
 			return true
@@ -117,7 +117,7 @@ func (j *judgement) timed() bool {
 }
 
 // broke reports whether a condition on one of these failed.
-func (j *judgement) broke(metrics ...string) bool {
+func (j *runVerdict) broke(metrics ...string) bool {
 	for _, c := range j.Thresholds {
 		for _, m := range metrics {
 			if c.t.metric == m && c.Verdict == fail {
@@ -159,15 +159,15 @@ func worse(a, b outcome) outcome {
 	return a
 }
 
-// judgeThreshold holds one condition against the run as a whole and against its
+// evaluateThreshold holds one condition against the run as a whole and against its
 // windows, joined until each has the samples that a verdict needs.
-func judgeThreshold(r *loadgen.Result, quiet []loadgen.Window, all int, t threshold) condition {
+func evaluateThreshold(r *loadgen.Result, quiet []loadgen.Window, all int, t threshold) condition {
 	whole := &r.Total
 	if kind, _ := metricKind(t.metric); kind == "time" && len(quiet) < all && len(quiet) > 0 {
 		whole = merged(quiet)
 	}
 	v := t.read(whole)
-	c := condition{Text: t.text, t: t, Value: v.Point, Lo: v.Lo, Hi: v.Hi, N: v.n, Verdict: t.judge(v)}
+	c := condition{Text: t.text, t: t, Value: v.Point, Lo: v.Lo, Hi: v.Hi, N: v.n, Verdict: t.evaluate(v)}
 	switch {
 	case v.absent:
 		c.Note = "not measured with this kind"
@@ -182,7 +182,7 @@ func judgeThreshold(r *loadgen.Result, quiet []loadgen.Window, all int, t thresh
 	}
 	for _, w := range joined(quiet, t) {
 		c.Windows++
-		switch t.judge(t.read(&w)) {
+		switch t.evaluate(t.read(&w)) {
 		case pass:
 			c.Kept++
 		case fail:

@@ -13,7 +13,7 @@ import (
 )
 
 // benchPage is a result as a page.
-func benchPage(r *loadgen.Result, j judgement) *draw.Page {
+func benchPage(r *loadgen.Result, j runVerdict) *draw.Page {
 	t := &r.Total
 	pg := &draw.Page{
 		Title:  "Load on " + r.Spec.Target,
@@ -50,7 +50,7 @@ func benchPage(r *loadgen.Result, j judgement) *draw.Page {
 	return pg
 }
 
-func verdictBlock(j judgement) draw.Verdict {
+func verdictBlock(j runVerdict) draw.Verdict {
 	v := draw.Verdict{State: j.Verdict.state(), Word: strings.ToUpper(string(j.Verdict)), Text: strings.Join(j.Why, ". ")}
 	kept := 0
 	for _, c := range j.Thresholds {
@@ -94,7 +94,7 @@ func benchFacts(t *loadgen.Window) draw.Facts {
 	return append(f, errs)
 }
 
-func conditionsTable(j judgement) *draw.Table {
+func conditionsTable(j runVerdict) *draw.Table {
 	table := &draw.Table{Columns: []draw.Column{{Name: "condition", Left: true}, {Name: "verdict", Left: true}, {Name: "found", Left: true}}}
 	for _, c := range j.Thresholds {
 		table.Rows = append(table.Rows, []draw.Cell{{Text: c.Text}, {Text: string(c.Verdict), State: c.Verdict.state()}, {Text: c.found()}})

@@ -101,7 +101,7 @@ func (p *benchPusher) end() {
 
 // finish pushes the result in place of the snapshots, since a run ends before it can
 // be scraped, and returns a line on what failed; empty when nothing did.
-func (p *benchPusher) finish(ctx context.Context, r *loadgen.Result, j judgement) string {
+func (p *benchPusher) finish(ctx context.Context, r *loadgen.Result, j runVerdict) string {
 	if p.url == "" {
 		return ""
 	}
@@ -196,7 +196,7 @@ func gaugeTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v float64, la
 // benchMetrics is a result as metrics.
 type benchMetrics struct {
 	r *loadgen.Result
-	j judgement
+	j runVerdict
 	p *benchPusher
 }
 

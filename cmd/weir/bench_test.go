@@ -124,7 +124,7 @@ func TestRunsAreChecked(t *testing.T) {
 		if condition != "" {
 			ts = mustThresholds(t, condition)
 		}
-		j := judgeRun(r, ts)
+		j := evaluateRun(r, ts)
 		if len(ts) > 0 && j.Thresholds[0].Verdict != want || j.Verdict != all {
 			t.Errorf("%s, %s: %+v", name, condition, j)
 		}
@@ -281,7 +281,7 @@ func TestTheKindIsGuessedWhereOnlyOneMakesSense(t *testing.T) {
 func TestAResultIsReadBackWithoutItsVerdict(t *testing.T) {
 	r := aRun(1000, 4000, 5000)
 	var b bytes.Buffer
-	if err := writeResult(&b, r, judgeRun(r, mustThresholds(t, "p99<5ms", "lost==0"))); err != nil {
+	if err := writeResult(&b, r, evaluateRun(r, mustThresholds(t, "p99<5ms", "lost==0"))); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(b.String(), `"verdict":{"verdict":"inconclusive"`) {
@@ -326,7 +326,7 @@ func fullRun() *loadgen.Result {
 
 func TestReportsAreAsTheyWere(t *testing.T) {
 	r := fullRun()
-	j := judgeRun(r, mustThresholds(t, "p99<5ms", "p99.99<5ms", "errors==0", "lost==0", "rate>=0.98"))
+	j := evaluateRun(r, mustThresholds(t, "p99<5ms", "p99.99<5ms", "errors==0", "lost==0", "rate>=0.98"))
 	var text, page bytes.Buffer
 	if err := benchText(&text, r, j); err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestReportsAreAsTheyWere(t *testing.T) {
 // What has nothing in it is drawn too.
 func TestAnEmptyRunIsReported(t *testing.T) {
 	r := &loadgen.Result{Version: 1, Spec: loadgen.Spec{Kind: loadgen.SSE, Target: "http://h/"}, Partial: true}
-	j := judgeRun(r, mustThresholds(t, "p99<5ms", "errors<1%", "rate>=1", "throughput>=1", "reach>=1"))
+	j := evaluateRun(r, mustThresholds(t, "p99<5ms", "errors<1%", "rate>=1", "throughput>=1", "reach>=1"))
 	if j.Verdict != inconclusive {
 		t.Errorf("%+v", j)
 	}
@@ -366,7 +366,7 @@ func FuzzThresholds(f *testing.F) {
 		if err != nil {
 			return
 		}
-		j := judgeRun(r, ts)
+		j := evaluateRun(r, ts)
 		if _, err := withVerdict(r, j); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -25,7 +25,7 @@ func addOutputs(fs *pflag.FlagSet, json, html *string) {
 }
 
 // benchText prints a result.
-func benchText(w io.Writer, r *loadgen.Result, j judgement) error {
+func benchText(w io.Writer, r *loadgen.Result, j runVerdict) error {
 	var b bytes.Buffer
 	t := &r.Total
 	fmt.Fprintf(&b, "%s\n%s\n\n", r.Spec.Target, describe(r.Spec))
@@ -61,7 +61,7 @@ func benchText(w io.Writer, r *loadgen.Result, j judgement) error {
 	return err
 }
 
-func verdictText(b *bytes.Buffer, j judgement) {
+func verdictText(b *bytes.Buffer, j runVerdict) {
 	word := strings.ToUpper(string(j.Verdict))
 	if len(j.Thresholds) == 0 && j.Verdict == pass {
 		word = "measured, no threshold given"

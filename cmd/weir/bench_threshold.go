@@ -310,8 +310,8 @@ func quantile(h *hdrhistogram.Histogram, q float64) reading {
 	return r
 }
 
-// judge holds a reading against the limit: the whole interval decides.
-func (t *threshold) judge(r reading) outcome {
+// evaluate holds a reading against the limit: the whole interval decides.
+func (t *threshold) evaluate(r reading) outcome {
 	holds := func(v float64) bool {
 		switch t.op {
 		case "<":

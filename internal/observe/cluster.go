@@ -112,7 +112,7 @@ func (a *operatorCalls) cluster(ctx context.Context) *admin.Cluster {
 			c.Logs = append(c.Logs, v)
 		}
 	}
-	c.Judge()
+	c.FindProblems()
 	return c
 }
 

@@ -164,7 +164,7 @@ type admission struct {
 func (a *admission) run() {
 	l := a.loopState
 	now := l.loop.Clock()
-	a.judgeLast()
+	a.learnFromLast()
 	delivered, depth := l.shard.Delivered(), l.shard.Depth()
 	l.shard.Run()
 	a.batch.reset()
@@ -198,9 +198,9 @@ func (a *admission) schedule() {
 	a.loopState.loop.Wake()
 }
 
-// judgeLast learns from the last run, and from what the loop did after it: with io_uring
+// learnFromLast learns from the last run, and from what the loop did after it: with io_uring
 // the kernel sends only when the loop waits for events.
-func (a *admission) judgeLast() {
+func (a *admission) learnFromLast() {
 	all := a.loopState.loop.Stats().Sends
 	took, sends, messages := a.running, all-a.sends, a.delivered
 	if a.busy { // answers are sent after the run

@@ -75,9 +75,9 @@ func (a *reviewScan) next() {
 	a.f(a.lost)
 }
 
-// judge returns why the client may not stay; code 0 means that it may. by is how it came
+// checkAccess returns why the client may not stay; code 0 means that it may. by is how it came
 // to read its channels: with a proof that the configuration does not know of, or natively.
-func (s *session) judge(r *access.Review, by access.Protocol) (code int, reason string) {
+func (s *session) checkAccess(r *access.Review, by access.Protocol) (code int, reason string) {
 	was := s.identity()
 	now, ok := r.Identity(was)
 	if !ok {
@@ -125,7 +125,7 @@ func (s *session) reviewAs(r *access.Review, by access.Protocol, protocol string
 	if c := s.custom(); c != nil {
 		protocol = s.loopState.push.protocols[c.protocol].name
 	}
-	code, reason := s.judge(r, by)
+	code, reason := s.checkAccess(r, by)
 	if code != 0 && !r.Dry {
 		s.loopState.push.counters.revoked.Add(1)
 		end(code, reason)

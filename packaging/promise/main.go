@@ -72,7 +72,7 @@ func run(root, weir, version string, update bool) error {
 		}
 		gone, added := compare(parse(string(old)), facts)
 		for _, f := range gone {
-			if why := judge(f, version, changes(string(text))); why != "" {
+			if why := assess(f, version, changes(string(text))); why != "" {
 				broken++
 				fmt.Printf("%s: %s\t%s: %s\n", name, f.name, f.detail, why)
 			}
@@ -129,8 +129,8 @@ func changes(changelog string) string {
 	return strings.Join(all, "\n")
 }
 
-// judge returns why a fact may not be gone in version; empty if it may.
-func judge(f fact, version, changes string) string {
+// assess returns why a fact may not be gone in version; empty if it may.
+func assess(f fact, version, changes string) string {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(version, "v%d.%d.%d", &major, &minor, &patch); err != nil {
 		return fmt.Sprintf("invalid version %q: want v1.2.3", version)

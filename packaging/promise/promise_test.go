@@ -29,7 +29,7 @@ func TestChangesExcuseWhatTheyName(t *testing.T) {
 	const changelog = "# Changelog\n\n## Unreleased\n\n- [FEATURE] `a.b` is new.\n- [CHANGE] `a.c` is gone:\n  use `x.y`.\n- [ENHANCEMENT] `a.e` is faster. [CHANGE] hub.Message.Key is text.\n\n## 1.0.0\n\n- [CHANGE] `a.z` is gone.\n"
 	f := func(name, version string, excused bool) {
 		t.Helper()
-		if why := judge(fact{name, "x"}, version, changes(changelog)); (why == "") != excused {
+		if why := assess(fact{name, "x"}, version, changes(changelog)); (why == "") != excused {
 			t.Errorf("%s in %s: %q", name, version, why)
 		}
 	}

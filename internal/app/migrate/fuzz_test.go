@@ -12,7 +12,7 @@ import (
 
 // Whatever is read gives a file whose keys Weir knows, and a report; nothing else ends
 // it but an error.
-func judge(t *testing.T, kind Kind, file string, data, env []byte) {
+func checkTranslation(t *testing.T, kind Kind, file string, data, env []byte) {
 	r, err := Translate(kind, file, data, Options{Env: env, EnvName: ".env"})
 	if err != nil {
 		if strings.Contains(err.Error(), "\n") {
@@ -47,7 +47,7 @@ func FuzzCentrifugo(f *testing.F) {
 	}
 	f.Add(uint8(0), []byte(`{"client":{"proxy":{"connect":{"enabled":true,"endpoint":"http://u:p@h/"}}},"proxies":[{"name":"default","endpoint":"x"}]}`))
 	f.Fuzz(func(t *testing.T, form uint8, data []byte) {
-		judge(t, Centrifugo, []string{"c.json", "c.toml", "c.env", "c.yaml"}[form%4], data, nil)
+		checkTranslation(t, Centrifugo, []string{"c.json", "c.toml", "c.env", "c.yaml"}[form%4], data, nil)
 	})
 }
 
@@ -63,7 +63,7 @@ func FuzzMercure(f *testing.F) {
 		if env {
 			file = "m.env"
 		}
-		judge(t, Mercure, file, data, vars)
+		checkTranslation(t, Mercure, file, data, vars)
 	})
 }
 
@@ -79,7 +79,7 @@ func FuzzSoketi(f *testing.F) {
 		if env {
 			file = "s.env"
 		}
-		judge(t, Soketi, file, data, nil)
+		checkTranslation(t, Soketi, file, data, nil)
 	})
 }
 
@@ -87,7 +87,7 @@ func FuzzReverb(f *testing.F) {
 	f.Add(readSample(f, "reverb.env"))
 	f.Add([]byte("REVERB_APP_ACCEPT_CLIENT_EVENTS_FROM=none\nREVERB_APP_ACTIVITY_TIMEOUT=x\nREVERB_SERVER_PORT=a b"))
 	f.Add([]byte("REVERB_APP_ID=[]\nREVERB_APP_MAX_CONNECTIONS={}"))
-	f.Fuzz(func(t *testing.T, data []byte) { judge(t, Reverb, "r.env", data, nil) })
+	f.Fuzz(func(t *testing.T, data []byte) { checkTranslation(t, Reverb, "r.env", data, nil) })
 }
 
 // Words written with quotes are read back as they were, and blocks nest as they did.

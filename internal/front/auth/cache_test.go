@@ -16,8 +16,8 @@ func TestCachedOnlyAfterVerify(t *testing.T) {
 	if _, ok := a.Cached(token); ok {
 		t.Error("cached before it was verified")
 	}
-	id := judge(t, a)(token, nil)
-	if again := judge(t, a)(token, nil); again != id {
+	id := verify(t, a)(token, nil)
+	if again := verify(t, a)(token, nil); again != id {
 		t.Error("the second Verify made a new identity")
 	}
 	if got, ok := a.Cached(token); !ok || got != id {
@@ -27,7 +27,7 @@ func TestCachedOnlyAfterVerify(t *testing.T) {
 		t.Errorf("stats %+v, want 1 verified and 2 hits", s)
 	}
 	forged := token[:len(token)-4] + "AAAA"
-	judge(t, a)(forged, ErrBadToken)
+	verify(t, a)(forged, ErrBadToken)
 	if _, ok := a.Cached(forged); ok {
 		t.Error("a forged token is cached")
 	}
@@ -39,7 +39,7 @@ func TestCachedOnlyAfterVerify(t *testing.T) {
 func TestCachedTokenStillExpires(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	token := hs(t, claims(jwt.MapClaims{"exp": now.Add(time.Minute).Unix(), "nbf": now.Add(-time.Minute).Unix(), "iat": nil}))
-	judge(t, a)(token, nil)
+	verify(t, a)(token, nil)
 	f := func(d time.Duration, want error) {
 		t.Helper()
 		at := now.Add(d)
@@ -94,7 +94,7 @@ func TestCacheIsBounded(t *testing.T) {
 func TestCacheCanBeOff(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, TokenCache: -1})
 	token := hs(t, claims(nil))
-	judge(t, a)(token, nil)
+	verify(t, a)(token, nil)
 	if _, ok := a.Cached(token); ok {
 		t.Error("cached")
 	}
@@ -103,8 +103,8 @@ func TestCacheCanBeOff(t *testing.T) {
 func TestCacheReadsDoNotWaitForWriters(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, TokenCache: 2})
 	one, two := hs(t, claims(nil)), hs(t, claims(jwt.MapClaims{"sub": "bob"}))
-	judge(t, a)(one, nil)
-	judge(t, a)(two, nil)          // one is in the old generation now
+	verify(t, a)(one, nil)
+	verify(t, a)(two, nil)         // one is in the old generation now
 	a.rules.Load().cache.mu.Lock() // a writer that never ends
 	defer a.rules.Load().cache.mu.Unlock()
 	for _, token := range []string{one, two} {

@@ -87,7 +87,7 @@ func newJWKSAuth(t *testing.T, i *issuer) (a *Authenticator, pass func(time.Dura
 	f = func(k crypto.Signer, kid string, want error) {
 		t.Helper()
 		n++ // each token is a new one, or the cache would answer
-		judge(t, a)(sign(t, "EdDSA", k, map[string]any{"kid": kid}, claims(map[string]any{"sub": fmt.Sprint(n)})), want)
+		verify(t, a)(sign(t, "EdDSA", k, map[string]any{"kid": kid}, claims(map[string]any{"sub": fmt.Sprint(n)})), want)
 	}
 	return a, pass, f
 }
@@ -107,7 +107,7 @@ func TestKeyRotation(t *testing.T) {
 	f(edKey(), "old", nil)
 	i.wasRequested(t, 1)
 	old := sign(t, "EdDSA", edKey(), map[string]any{"kid": "old"}, claims(nil))
-	judge(t, a)(old, nil)
+	verify(t, a)(old, nil)
 
 	// A new kid is fetched once, the old key stays and so does its cache.
 	i.publish(jwk(edKey(), "old", nil), jwk(otherKey(), "new", nil))
@@ -129,7 +129,7 @@ func TestKeyRotation(t *testing.T) {
 	if _, ok := a.Cached(old); ok {
 		t.Error("a token of a key that is gone is still cached")
 	}
-	judge(t, a)(old, ErrBadToken)
+	verify(t, a)(old, ErrBadToken)
 	f(otherKey(), "new", nil)
 	// It comes back.
 	i.publish(jwk(edKey(), "old", nil))
@@ -143,12 +143,12 @@ func TestKeyReplacedUnderItsName(t *testing.T) {
 	i := newIssuer(t, jwk(edKey(), "k", nil))
 	a, _, f := newJWKSAuth(t, i)
 	token := sign(t, "EdDSA", edKey(), map[string]any{"kid": "k"}, claims(nil))
-	judge(t, a)(token, nil)
+	verify(t, a)(token, nil)
 	i.publish(jwk(otherKey(), "k", nil))
 	if err := a.rules.Load().jwks.get(context.Background(), true); err != nil {
 		t.Fatal(err)
 	}
-	judge(t, a)(token, ErrBadToken)
+	verify(t, a)(token, ErrBadToken)
 	f(otherKey(), "k", nil)
 }
 
@@ -209,8 +209,8 @@ func TestNeverFetchedMeansUnavailable(t *testing.T) {
 	f(edKey(), "", ErrKeysUnavailable)
 	i.wasRequested(t, 1)
 	// What no key could make good is refused without asking.
-	judge(t, a)(hs(t, claims(nil)), ErrBadToken)
-	judge(t, a)("garbage", ErrBadToken)
+	verify(t, a)(hs(t, claims(nil)), ErrBadToken)
+	verify(t, a)("garbage", ErrBadToken)
 	i.publish(jwk(edKey(), "k", nil))
 	pass(time.Minute)
 	f(edKey(), "k", nil)
@@ -232,7 +232,7 @@ func TestWhichKeysOfASetAreUsed(t *testing.T) {
 		t.Helper()
 		i := newIssuer(t, key)
 		a := newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL}})
-		judge(t, a)(sign(t, alg, signer, map[string]any{"kid": "k"}, claims(nil)), want)
+		verify(t, a)(sign(t, alg, signer, map[string]any{"kid": "k"}, claims(nil)), want)
 	}
 	type with = map[string]any
 	f(nil, "EdDSA", edKey(), jwk(edKey(), "k", nil))
@@ -288,13 +288,13 @@ func TestSymmetricKeyOfAJWKSIsRefused(t *testing.T) {
 	f(edKey(), "good", nil)
 	f(edKey(), "ed", ErrBadToken)
 	for _, kid := range []string{"k", "ed", "good", ""} {
-		judge(t, a)(rawHS(secret, toJSON(map[string]string{"alg": "HS256", "kid": kid}), toJSON(claims(nil))), ErrBadToken)
+		verify(t, a)(rawHS(secret, toJSON(map[string]string{"alg": "HS256", "kid": kid}), toJSON(claims(nil))), ErrBadToken)
 	}
 	// Nor does it when HS256 is allowed for a secret of ours.
 	a = newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, HMACSecret: Secret(strings.ToUpper(secret))}})
-	judge(t, a)(rawHS(secret, `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), ErrBadToken)
+	verify(t, a)(rawHS(secret, `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), ErrBadToken)
 	i.wasRequested(t, 1) // HS256 never causes a fetch
-	judge(t, a)(rawHS(strings.ToUpper(secret), `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), nil)
+	verify(t, a)(rawHS(strings.ToUpper(secret), `{"alg":"HS256","kid":"k"}`, toJSON(claims(nil))), nil)
 }
 
 func TestTokenWithoutKidTriesTheSet(t *testing.T) {
@@ -346,7 +346,7 @@ func TestSlowIssuerIsGivenUp(t *testing.T) {
 	i.handle(func(_ http.ResponseWriter, r *http.Request) { <-release })
 	defer close(release)
 	a := newAuth(t, Config{KeySet: KeySet{JWKSURL: i.URL, JWKSTimeout: hub.Duration(20 * time.Millisecond)}})
-	judge(t, a)(sign(t, "EdDSA", edKey(), nil, claims(nil)), ErrKeysUnavailable)
+	verify(t, a)(sign(t, "EdDSA", edKey(), nil, claims(nil)), ErrKeysUnavailable)
 }
 
 func TestCloseEndsFetchAndRun(t *testing.T) {
@@ -448,7 +448,7 @@ func TestKeysOfASetAreBounded(t *testing.T) {
 			tries++
 		}
 	}
-	judge(t, a)(sign(t, "EdDSA", otherKey(), nil, claims(nil)), ErrBadToken)
+	verify(t, a)(sign(t, "EdDSA", otherKey(), nil, claims(nil)), ErrBadToken)
 	_, err := a.Verify(context.Background(), sign(t, "EdDSA", otherKey(), nil, claims(nil)), now)
 	if tries != 64 || !strings.Contains(detail(err), "first 16 keys") {
 		t.Errorf("%d keys fit, detail %q", tries, detail(err))

@@ -19,14 +19,14 @@ func TestMintedTokenIsAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := judge(t, newAuth(t, cfg))(token, nil)
+	id := verify(t, newAuth(t, cfg))(token, nil)
 	if id.Subject != "ada" || !id.CanSubscribe("orders.1") || id.CanSubscribe("news") || !id.CanPublish("news") || id.CanPublish("orders.1") {
 		t.Errorf("identity %+v", id)
 	}
 	if want := now.Add(time.Hour + 5*time.Second); !id.Expires.Equal(want) {
 		t.Errorf("expires %v, want %v", id.Expires, want)
 	}
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Audience: []string{"c"}}}))(token, ErrBadToken)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Audience: []string{"c"}}}))(token, ErrBadToken)
 }
 
 func TestMintWithPrivateKeys(t *testing.T) {
@@ -37,9 +37,9 @@ func TestMintWithPrivateKeys(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "k", PEM: publicPEM(k)}}}}))(token, nil)
-		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "x", PEM: publicPEM(k)}}}}))(token, ErrBadToken)
-		judge(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(otherKey())}}}}))(token, ErrBadToken)
+		verify(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "k", PEM: publicPEM(k)}}}}))(token, nil)
+		verify(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{ID: "x", PEM: publicPEM(k)}}}}))(token, ErrBadToken)
+		verify(t, newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(otherKey())}}}}))(token, ErrBadToken)
 	}
 	f(rsaKey(), privatePEM(rsaKey()))
 	f(p256Key(), privatePEM(p256Key()))
@@ -80,12 +80,12 @@ func TestMintedTokenLivesAsLongAsRequested(t *testing.T) {
 	cfg := Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off, Leeway: 1}}
 	token := must(Mint(cfg, MintClaims{Now: at, TTL: time.Second}))
 	a := newAuth(t, cfg)
-	judge(t, a)(token, nil)
+	verify(t, a)(token, nil)
 	id, _ := a.Cached(token)
 	if id.Expires.Before(at.Add(time.Second)) || id.Expires.After(at.Add(2*time.Second)) {
 		t.Errorf("lives until %v, issued %v", id.Expires, at)
 	}
-	if id := judge(t, a)(must(Mint(cfg, MintClaims{Now: at, NoExpiry: true})), nil); !id.Expires.IsZero() {
+	if id := verify(t, a)(must(Mint(cfg, MintClaims{Now: at, NoExpiry: true})), nil); !id.Expires.IsZero() {
 		t.Errorf("expires %v", id.Expires)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// judge returns a helper that checks one token for one outcome.
-func judge(t *testing.T, a *Authenticator) func(token string, want error) *Identity {
+// verify returns a helper that checks one token for one outcome.
+func verify(t *testing.T, a *Authenticator) func(token string, want error) *Identity {
 	return func(token string, want error) *Identity {
 		t.Helper()
 		id, err := a.Verify(context.Background(), token, now)
@@ -64,7 +64,7 @@ func checkNoLeak(t *testing.T, token string, err error) {
 }
 
 func TestGoodTokenGivesIdentity(t *testing.T) {
-	id := judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
+	id := verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
 	if id.Subject != "ada" || id.By != ByToken {
 		t.Errorf("identity %+v", id)
 	}
@@ -96,7 +96,7 @@ func TestClaims(t *testing.T) {
 				delete(c, k)
 			}
 		}
-		judge(t, a)(hs(t, c), want)
+		verify(t, a)(hs(t, c), want)
 	}
 	at := func(d time.Duration) any { return now.Add(d).Unix() }
 	f(nil, nil)
@@ -163,7 +163,7 @@ func TestClaims(t *testing.T) {
 }
 
 func TestNoWeirClaimMeansNoGrants(t *testing.T) {
-	verify := judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))
+	verify := verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))
 	f := func(c jwt.MapClaims) {
 		t.Helper()
 		if id := verify(hs(t, c), nil); id.CanSubscribe("orders.1") || id.CanPublish("orders.1") {
@@ -178,26 +178,26 @@ func TestNoWeirClaimMeansNoGrants(t *testing.T) {
 
 func TestNoExpiryOnlyWhereAllowed(t *testing.T) {
 	c := claims(jwt.MapClaims{"exp": nil})
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), ErrBadToken)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), ErrBadToken)
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, RequireExpiry: setting.Off}})
-	if id := judge(t, a)(hs(t, c), nil); !id.Expires.IsZero() || id.Expired(now.AddDate(100, 0, 0)) {
+	if id := verify(t, a)(hs(t, c), nil); !id.Expires.IsZero() || id.Expired(now.AddDate(100, 0, 0)) {
 		t.Errorf("expires %v, want never", id.Expires)
 	}
-	judge(t, a)(hs(t, claims(jwt.MapClaims{"exp": now.Unix() - 60})), ErrExpired)
-	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `null`), ErrBadToken)
-	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{}`), ErrBadToken)
-	judge(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{"sub":"ada"}`), nil)
+	verify(t, a)(hs(t, claims(jwt.MapClaims{"exp": now.Unix() - 60})), ErrExpired)
+	verify(t, a)(rawHS(secret, `{"alg":"HS256"}`, `null`), ErrBadToken)
+	verify(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{}`), ErrBadToken)
+	verify(t, a)(rawHS(secret, `{"alg":"HS256"}`, `{"sub":"ada"}`), nil)
 }
 
 func TestLeewayIsAsConfigured(t *testing.T) {
 	late := hs(t, claims(jwt.MapClaims{"exp": now.Add(-30 * time.Second).Unix()}))
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Minute)}}))(late, nil)
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Millisecond)}}))(late, ErrExpired)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Minute)}}))(late, nil)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, Leeway: hub.Duration(time.Millisecond)}}))(late, ErrExpired)
 }
 
 func TestForm(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
-	f := judge(t, a)
+	f := verify(t, a)
 	good := hs(t, claims(nil))
 	s := strings.Split(good, ".")
 	body := toJSON(claims(nil))
@@ -271,11 +271,11 @@ func looseBits(token string) string {
 
 func TestHugeTokenIsRefused(t *testing.T) {
 	c := claims(jwt.MapClaims{"pad": strings.Repeat("x", 3000)})
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), nil)
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, MaxTokenBytes: 1024}))(hs(t, c), ErrBadToken)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, c), nil)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}, MaxTokenBytes: 1024}))(hs(t, c), ErrBadToken)
 	c["pad"] = strings.Repeat("x", 8192)
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
-	judge(t, a)(hs(t, c), ErrBadToken)
+	verify(t, a)(hs(t, c), ErrBadToken)
 	if _, ok := a.Cached(strings.Repeat("x", 100<<20)); ok {
 		t.Error("a huge token is cached")
 	}
@@ -288,7 +288,7 @@ func TestUnsignedTokenIsRefused(t *testing.T) {
 		"public": {KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(edKey())}}}},
 		"none":   {},
 	} {
-		f := judge(t, newAuth(t, cfg))
+		f := verify(t, newAuth(t, cfg))
 		for _, alg := range []string{"none", "None", "NONE", "nOnE", "none ", ""} {
 			head := fmt.Sprintf(`{"alg":%q,"typ":"JWT"}`, alg)
 			f(b64(head)+"."+b64(body)+".", ErrBadToken)
@@ -299,7 +299,7 @@ func TestUnsignedTokenIsRefused(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(hs(t, claims(nil)), nil)
 }
 
 // A public key is known to all. If it could be an HMAC secret, all could sign.
@@ -307,7 +307,7 @@ func TestPublicKeyIsNeverASecret(t *testing.T) {
 	for name, k := range map[string]crypto.Signer{"RSA": rsaKey(), "EC": p256Key(), "Ed25519": edKey()} {
 		text := publicPEM(k)
 		a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret, PublicKeys: []PublicKey{{ID: "k", PEM: text}}}})
-		f := judge(t, a)
+		f := verify(t, a)
 		body := toJSON(claims(nil))
 		for _, s := range []string{text, strings.TrimSpace(text), strings.ReplaceAll(text, "\n", ""), string(a.rules.Load().static[1].print[:])} {
 			f(rawHS(s, `{"alg":"HS256"}`, body), ErrBadToken)
@@ -325,7 +325,7 @@ func TestEveryAlgorithm(t *testing.T) {
 	f := func(alg string, signer any, pub string, want error) {
 		t.Helper()
 		a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: pub}}}})
-		judge(t, a)(sign(t, alg, signer, nil, claims(nil)), want)
+		verify(t, a)(sign(t, alg, signer, nil, claims(nil)), want)
 	}
 	rsaPub, ecPub, edPub := publicPEM(rsaKey()), publicPEM(p256Key()), publicPEM(edKey())
 	for _, alg := range rsaAlgs {
@@ -343,12 +343,12 @@ func TestEveryAlgorithm(t *testing.T) {
 
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret + secret}}) // 80 bytes suit all three
 	for _, alg := range symmetricAlgs {
-		judge(t, a)(sign(t, alg, []byte(secret+secret), nil, claims(nil)), nil)
+		verify(t, a)(sign(t, alg, []byte(secret+secret), nil, claims(nil)), nil)
 	}
 	// A secret shorter than the hash does not verify it (RFC 7518 §3.2).
 	a = newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
-	judge(t, a)(sign(t, "HS512", []byte(secret), nil, claims(nil)), ErrBadToken)
-	judge(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, claims(nil)), ErrBadToken)
+	verify(t, a)(sign(t, "HS512", []byte(secret), nil, claims(nil)), ErrBadToken)
+	verify(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, claims(nil)), ErrBadToken)
 }
 
 // The library would try ES256 with a key of any curve; the binding does not let
@@ -359,11 +359,11 @@ func TestCurveBelongsToTheAlgorithm(t *testing.T) {
 	r, s := ecdsaSign(t, text, k)
 	sig := append(fit(r, 32), fit(s, 32)...)
 	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: []PublicKey{{PEM: publicPEM(k)}}}})
-	judge(t, a)(text+"."+base64.RawURLEncoding.EncodeToString(sig), ErrBadToken)
+	verify(t, a)(text+"."+base64.RawURLEncoding.EncodeToString(sig), ErrBadToken)
 	if a.rules.Load().algs["ES256"] || !a.rules.Load().algs["ES384"] || len(a.rules.Load().static[0].algs) != 1 {
 		t.Errorf("a P-384 key implies %v", a.rules.Load().algs)
 	}
-	judge(t, a)(sign(t, "ES384", k, nil, claims(nil)), nil)
+	verify(t, a)(sign(t, "ES384", k, nil, claims(nil)), nil)
 }
 
 func fit(n *big.Int, size int) []byte {
@@ -374,8 +374,8 @@ func fit(n *big.Int, size int) []byte {
 func TestAlgorithmsNarrow(t *testing.T) {
 	pub := []PublicKey{{PEM: publicPEM(rsaKey())}}
 	a := newAuth(t, Config{KeySet: KeySet{PublicKeys: pub, Algorithms: []string{"PS256"}}})
-	judge(t, a)(sign(t, "PS256", rsaKey(), nil, claims(nil)), nil)
-	judge(t, a)(sign(t, "RS256", rsaKey(), nil, claims(nil)), ErrBadToken)
+	verify(t, a)(sign(t, "PS256", rsaKey(), nil, claims(nil)), nil)
+	verify(t, a)(sign(t, "RS256", rsaKey(), nil, claims(nil)), ErrBadToken)
 }
 
 // kid chooses a key by name and is nothing else: no path, no URL, no query.
@@ -389,7 +389,7 @@ func TestKidIsOnlyAName(t *testing.T) {
 		{ID: "k1", PEM: publicPEM(edKey())},
 		{ID: "../k2", PEM: publicPEM(p256Key())},
 	}}})
-	f := judge(t, a)
+	f := verify(t, a)
 	g := func(kid string, want error) {
 		t.Helper()
 		f(sign(t, "EdDSA", edKey(), map[string]any{"kid": kid}, claims(nil)), want)
@@ -424,29 +424,29 @@ func TestKeysInTheHeaderAreNotRead(t *testing.T) {
 		{"x5u": "http://127.0.0.1:1/cert"},
 		{"x5c": []string{"AAAA"}},
 	} {
-		judge(t, a)(sign(t, "EdDSA", otherKey(), h, claims(nil)), ErrBadToken)
-		judge(t, a)(sign(t, "EdDSA", edKey(), h, claims(nil)), nil)
+		verify(t, a)(sign(t, "EdDSA", otherKey(), h, claims(nil)), ErrBadToken)
+		verify(t, a)(sign(t, "EdDSA", edKey(), h, claims(nil)), nil)
 	}
 }
 
 func TestExpiredForgeryIsNotCalledExpired(t *testing.T) {
 	a := newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}})
 	c := claims(jwt.MapClaims{"exp": now.Add(-time.Hour).Unix()})
-	judge(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, c), ErrBadToken)
-	judge(t, a)(hs(t, c), ErrExpired)
+	verify(t, a)(sign(t, "HS256", []byte(secret+"x"), nil, c), ErrBadToken)
+	verify(t, a)(hs(t, c), ErrExpired)
 }
 
 func TestPreviousSecretVerifiesButDoesNotSign(t *testing.T) {
 	old := strings.ToUpper(secret)
 	cfg := Config{KeySet: KeySet{HMACSecret: secret, HMACPreviousSecret: Secret(old)}}
 	a := newAuth(t, cfg)
-	judge(t, a)(sign(t, "HS256", []byte(old), nil, claims(nil)), nil)
+	verify(t, a)(sign(t, "HS256", []byte(old), nil, claims(nil)), nil)
 	token, err := Mint(cfg, MintClaims{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(token, nil)
-	judge(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: Secret(old)}}))(token, ErrBadToken)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: secret}}))(token, nil)
+	verify(t, newAuth(t, Config{KeySet: KeySet{HMACSecret: Secret(old)}}))(token, ErrBadToken)
 }
 
 func TestConcurrentVerify(t *testing.T) {
@@ -491,7 +491,7 @@ func TestLogsNameReasonAndSubjectButNoToken(t *testing.T) {
 	token := hs(t, claims(jwt.MapClaims{"nbf": now.Add(time.Hour).Unix()}))
 	_, err := a.Verify(context.Background(), token, now)
 	l.Info("refused", "err", err)
-	l.Info("accepted", "identity", judge(t, a)(hs(t, claims(nil)), nil))
+	l.Info("accepted", "identity", verify(t, a)(hs(t, claims(nil)), nil))
 	l.Info("open", "identity", Anonymous)
 	for _, want := range []string{`err="token refused: nbf is in the future"`, "identity=token:ada", "identity=anonymous"} {
 		if !strings.Contains(log.String(), want) {

@@ -52,8 +52,8 @@ func statusOf(t *testing.T, err error) int {
 	return e.Status
 }
 
-// judge is a case per line: status 0 means accepted, whole.
-func judge(t *testing.T, status int, in string) {
+// checkParse is a case per line: status 0 means accepted, whole.
+func checkParse(t *testing.T, status int, in string) {
 	t.Helper()
 	if _, n, got := parse(t, in, Limits{}); got != status || status == 0 && n != len(in) {
 		t.Errorf("%q: status %d, %d bytes, want status %d", in, got, n, status)
@@ -63,7 +63,7 @@ func judge(t *testing.T, status int, in string) {
 func TestRequestLine(t *testing.T) {
 	f := func(status int, line string) {
 		t.Helper()
-		judge(t, status, line+"\r\nHost: a\r\n\r\n")
+		checkParse(t, status, line+"\r\nHost: a\r\n\r\n")
 	}
 	f(0, "GET / HTTP/1.1")
 	f(0, "get / HTTP/1.1") // a method has case; this is another one, and a token
@@ -137,7 +137,7 @@ func TestRequestTarget(t *testing.T) {
 func TestTargetOfAnotherFormIsRefused(t *testing.T) {
 	f := func(status int, line string) {
 		t.Helper()
-		judge(t, status, line+" HTTP/1.1\r\nHost: a\r\n\r\n")
+		checkParse(t, status, line+" HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 	f(400, "GET a")
 	f(400, "GET ?a")
@@ -173,7 +173,7 @@ func TestTargetOfAnotherFormIsRefused(t *testing.T) {
 func TestHost(t *testing.T) {
 	f := func(status int, fields string) {
 		t.Helper()
-		judge(t, status, "GET / HTTP/1.1\r\n"+fields+"\r\n")
+		checkParse(t, status, "GET / HTTP/1.1\r\n"+fields+"\r\n")
 	}
 	f(0, "Host: a\r\n")
 	f(0, "hOST:a-b.c_d~e.\r\n")
@@ -210,16 +210,16 @@ func TestHost(t *testing.T) {
 	f(400, "Host: [127.0.0.1]\r\n")
 	f(400, "Host: [v1.a]\r\n")
 
-	judge(t, 0, "GET / HTTP/1.0\r\n\r\n")
-	judge(t, 0, "GET / HTTP/1.0\r\nHost: a\r\n\r\n")
-	judge(t, 400, "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n")
-	judge(t, 400, "GET / HTTP/1.0\r\nHost: a b\r\n\r\n")
+	checkParse(t, 0, "GET / HTTP/1.0\r\n\r\n")
+	checkParse(t, 0, "GET / HTTP/1.0\r\nHost: a\r\n\r\n")
+	checkParse(t, 400, "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n")
+	checkParse(t, 400, "GET / HTTP/1.0\r\nHost: a b\r\n\r\n")
 }
 
 func TestHostMustAgreeWithAnAbsoluteTarget(t *testing.T) {
 	f := func(status int, target, host string) {
 		t.Helper()
-		judge(t, status, "GET "+target+" HTTP/1.1\r\nHost: "+host+"\r\n\r\n")
+		checkParse(t, status, "GET "+target+" HTTP/1.1\r\nHost: "+host+"\r\n\r\n")
 	}
 	f(0, "http://a/", "a")
 	f(0, "http://a/", "A")
@@ -232,8 +232,8 @@ func TestHostMustAgreeWithAnAbsoluteTarget(t *testing.T) {
 	f(400, "http://a/", "a:8000")
 	f(400, "https://a/", "a:80")
 	f(400, "http://a:81/", "a:80")
-	judge(t, 400, "GET http://a/ HTTP/1.1\r\n\r\n")
-	judge(t, 0, "GET http://a/ HTTP/1.0\r\n\r\n")
+	checkParse(t, 400, "GET http://a/ HTTP/1.1\r\n\r\n")
+	checkParse(t, 0, "GET http://a/ HTTP/1.0\r\n\r\n")
 }
 
 func TestIPv6LiteralsAreValidatedAsNetipDoes(t *testing.T) {
@@ -265,7 +265,7 @@ func TestIPv6LiteralsAreValidatedAsNetipDoes(t *testing.T) {
 func TestFieldSyntax(t *testing.T) {
 	f := func(status int, fields string) {
 		t.Helper()
-		judge(t, status, "GET / HTTP/1.1\r\nHost: a\r\n"+fields+"\r\n")
+		checkParse(t, status, "GET / HTTP/1.1\r\nHost: a\r\n"+fields+"\r\n")
 	}
 	f(0, "X: y\r\n")
 	f(0, "X:y\r\n")
@@ -305,10 +305,10 @@ func TestFieldSyntax(t *testing.T) {
 			f(want, "X: "+strings.Repeat("v", pad)+string([]byte{byte(c)})+"vvvvvvvvv\r\n")
 		}
 	}
-	judge(t, 400, "GET / HTTP/1.1\r\n Host: a\r\n\r\n")
-	judge(t, 400, "GET / HTTP/1.1\nHost: a\r\n\r\n")
-	judge(t, 400, "GET / HTTP/1.1\r\nHost: a\r\n\n")
-	judge(t, 400, "GET /\nHost: a\n\n")
+	checkParse(t, 400, "GET / HTTP/1.1\r\n Host: a\r\n\r\n")
+	checkParse(t, 400, "GET / HTTP/1.1\nHost: a\r\n\r\n")
+	checkParse(t, 400, "GET / HTTP/1.1\r\nHost: a\r\n\n")
+	checkParse(t, 400, "GET /\nHost: a\n\n")
 }
 
 func TestFieldsAreKeptInOrderAndTrimmed(t *testing.T) {
@@ -331,7 +331,7 @@ func TestFieldsAreKeptInOrderAndTrimmed(t *testing.T) {
 func framed(t *testing.T, status int, fields string, length int64, chunked bool) {
 	t.Helper()
 	in := "POST / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n"
-	judge(t, status, in)
+	checkParse(t, status, in)
 	if r, n, _ := parse(t, in, Limits{}); n > 0 && (r.ContentLength != length || r.Chunked != chunked) {
 		t.Errorf("%q: length %d chunked %v, want %d %v", fields, r.ContentLength, r.Chunked, length, chunked)
 	}
@@ -367,7 +367,7 @@ func TestContentLength(t *testing.T) {
 	bad("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")
 	bad("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n")
 	bad("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n")
-	judge(t, 0, "POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n")
+	checkParse(t, 0, "POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n")
 }
 
 func TestTransferEncoding(t *testing.T) {
@@ -403,7 +403,7 @@ func TestTransferEncoding(t *testing.T) {
 	framed(t, 501, "Transfer-Encoding: gzip, chunked\r\n", 0, false)
 	framed(t, 501, "Transfer-Encoding: foo , Chunked\r\n", 0, false)
 
-	judge(t, 400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")
+	checkParse(t, 400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
 
 func TestConnectionFields(t *testing.T) {
@@ -437,7 +437,7 @@ func TestConnectionFields(t *testing.T) {
 	f("1", "Expect: 100-continue\r\n", true, false, "")
 	f("1", "Expect: 100-continue\r\nContent-Length: 0\r\n", true, false, "")
 	f("0", "Expect: 100-continue\r\nContent-Length: 5\r\n", false, false, "")
-	judge(t, 417, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n")
+	checkParse(t, 417, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n")
 }
 
 func TestLimits(t *testing.T) {
@@ -480,12 +480,12 @@ func TestLimits(t *testing.T) {
 
 func TestOneEmptyLineBeforeARequestIsSkipped(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	judge(t, 0, get)
-	judge(t, 0, "\r\n"+get)
-	judge(t, 400, "\r\n\r\n"+get)
-	judge(t, 400, "\n"+get)
-	judge(t, 400, "\r"+get)
-	judge(t, 400, " "+get)
+	checkParse(t, 0, get)
+	checkParse(t, 0, "\r\n"+get)
+	checkParse(t, 400, "\r\n\r\n"+get)
+	checkParse(t, 400, "\n"+get)
+	checkParse(t, 400, "\r"+get)
+	checkParse(t, 400, " "+get)
 	for _, in := range []string{"", "\r", "\r\n", "\r\nGET"} {
 		if _, n, status := parse(t, in, Limits{}); n != 0 || status != 0 {
 			t.Errorf("%q: %d bytes, status %d, want incomplete", in, n, status)
@@ -496,7 +496,7 @@ func TestOneEmptyLineBeforeARequestIsSkipped(t *testing.T) {
 func TestBrokenPrefixesAreRefusedBeforeTheHeadIsWhole(t *testing.T) {
 	f := func(status int, in string) {
 		t.Helper()
-		judge(t, status, in)
+		checkParse(t, status, in)
 	}
 	f(400, "\x16")
 	f(400, "{")

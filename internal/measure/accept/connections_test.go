@@ -76,7 +76,7 @@ func TestFewerMixedConnectionsDecideLess(t *testing.T) {
 		ind := connections()
 		e := good(&ind)
 		e.Reduced = p.less
-		if got, pass := ind.judge(e).Verdict, want == ""; (got == capacity.Pass) != pass {
+		if got, pass := ind.evaluate(e).Verdict, want == ""; (got == capacity.Pass) != pass {
 			t.Errorf("%d for %v: %s", conns, length, got)
 		}
 	}

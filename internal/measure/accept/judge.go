@@ -46,8 +46,8 @@ type Check struct {
 
 const confidence = 0.95
 
-// judge turns evidence into a verdict. It looks at nothing else.
-func (ind *Indicator) judge(e *Evidence) Finding {
+// evaluate turns evidence into a verdict. It looks at nothing else.
+func (ind *Indicator) evaluate(e *Evidence) Finding {
 	f := Finding{
 		Indicator: ind.Name, Number: ind.Number, Title: ind.Title, Target: ind.Target,
 		Seconds: e.Seconds, Attempt: e.Attempt, Confidence: "none", Notes: e.Notes, Checks: []Check{},

@@ -79,11 +79,11 @@ func TestEachViolationTurnsItsIndicator(t *testing.T) {
 		if len(ind.criteria) == 0 {
 			continue
 		}
-		if f := ind.judge(good(&ind)); f.Verdict != capacity.Pass || f.Confidence != "high" {
+		if f := ind.evaluate(good(&ind)); f.Verdict != capacity.Pass || f.Confidence != "high" {
 			t.Fatalf("%s: good evidence: %s (%s) %v", ind.Name, f.Verdict, f.Confidence, f.Why)
 		}
 		timed := slices.ContainsFunc(ind.criteria, func(c criterion) bool { return c.timed })
-		if f := ind.judge(noisy(good(&ind))); timed && f.Verdict != capacity.Inconclusive {
+		if f := ind.evaluate(noisy(good(&ind))); timed && f.Verdict != capacity.Inconclusive {
 			t.Errorf("%s: good evidence of a noisy machine: %s", ind.Name, f.Verdict)
 		}
 		for i := range ind.criteria {
@@ -99,10 +99,10 @@ func TestEachViolationTurnsItsIndicator(t *testing.T) {
 			}
 			e := good(&ind)
 			broken(e, c)
-			if f := ind.judge(e); f.Verdict != want || len(f.Why) != 1 || !strings.HasPrefix(f.Why[0], c.what) {
+			if f := ind.evaluate(e); f.Verdict != want || len(f.Why) != 1 || !strings.HasPrefix(f.Why[0], c.what) {
 				t.Errorf("%s, %s violated: %s, %q", ind.Name, c.name, f.Verdict, f.Why)
 			}
-			if f := ind.judge(noisy(e)); f.Verdict != wantNoisy {
+			if f := ind.evaluate(noisy(e)); f.Verdict != wantNoisy {
 				t.Errorf("%s, %s violated on a noisy machine: %s, want %s", ind.Name, c.name, f.Verdict, wantNoisy)
 			}
 		}
@@ -115,7 +115,7 @@ func TestEachKindOfNoiseKeepsFromPassing(t *testing.T) {
 		t.Helper()
 		e := good(&ind)
 		disturb(e)
-		if got := ind.judge(e); got.Verdict != capacity.Inconclusive {
+		if got := ind.evaluate(e); got.Verdict != capacity.Inconclusive {
 			t.Errorf("%s: %s, %q", what, got.Verdict, got.Why)
 		}
 	}
@@ -143,11 +143,11 @@ func TestWhatWasNotMeasuredIsInvalid(t *testing.T) {
 	ind := sustained()
 	e := good(&ind)
 	delete(e.Series, "rss")
-	if f := ind.judge(e); f.Verdict != capacity.Invalid {
+	if f := ind.evaluate(e); f.Verdict != capacity.Invalid {
 		t.Errorf("without a series: %s", f.Verdict)
 	}
 	sites := twoSites()
-	if f := sites.judge(&Evidence{NotRun: "no second site"}); f.Verdict != capacity.Invalid || f.Why[0] != "not run: no second site" {
+	if f := sites.evaluate(&Evidence{NotRun: "no second site"}); f.Verdict != capacity.Invalid || f.Why[0] != "not run: no second site" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -200,7 +200,7 @@ func written(t *testing.T) (dir string, r *Report) {
 		if err := s.chain.add(evidenceFile(&ind, 1), b); err != nil {
 			t.Fatal(err)
 		}
-		f := ind.judge(e)
+		f := ind.evaluate(e)
 		f.Evidence = evidenceFile(&ind, 1)
 		r.Findings, r.Verdict = append(r.Findings, f), worse(r.Verdict, f.Verdict)
 		evidence[ind.Name] = e

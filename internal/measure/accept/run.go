@@ -128,7 +128,7 @@ func Run(ctx context.Context, list []Indicator, o Options) (*Report, error) {
 			r.Partial = true
 			break
 		}
-		f := list[i].judge(e)
+		f := list[i].evaluate(e)
 		f.Evidence = evidenceFile(&list[i], e.Attempt)
 		r.Findings = append(r.Findings, f)
 		r.Verdict = worse(r.Verdict, f.Verdict)
@@ -207,7 +207,7 @@ func (s *session) measure(ctx context.Context, ind *Indicator) (*Evidence, error
 		if err != nil {
 			return nil, fmt.Errorf("evidence of %s: %w", ind.Name, err)
 		}
-		if attempt >= s.plan.attempts || ctx.Err() != nil || e.NotRun != "" || len(e.noise()) == 0 || ind.judge(e).Verdict != capacity.Inconclusive {
+		if attempt >= s.plan.attempts || ctx.Err() != nil || e.NotRun != "" || len(e.noise()) == 0 || ind.evaluate(e).Verdict != capacity.Inconclusive {
 			return e, nil
 		}
 		if s.opt.Progress != nil {

@@ -69,7 +69,7 @@ func reverdict(dir string, names []string, r *Report) (wrong []error) {
 				wrong = append(wrong, fmt.Errorf("%s: its file %q is not in the chain", f.Indicator, name))
 			}
 		}
-		again := list[0].judge(e)
+		again := list[0].evaluate(e)
 		again.Evidence = f.Evidence
 		// Through JSON, as the report's own has been.
 		if b, err := json.Marshal(again); err == nil {

@@ -112,7 +112,7 @@ func (s *meter) measure(ctx context.Context, pass string, load Load, repeat int,
 	if err != nil {
 		return nil, err
 	}
-	w := s.judge(pass, o)
+	w := s.evaluate(pass, o)
 	s.rep.Windows = append(s.rep.Windows, w)
 	kept := &s.rep.Windows[len(s.rep.Windows)-1]
 	s.report(load, repeat, kept, "")
@@ -244,9 +244,9 @@ var exhausted = []struct{ sign, what, fix string }{
 	{"eaddrnotavail", "local ports", "keep connections open, or use more source addresses"},
 }
 
-// judge reports what a window is worth, from the machine's side (discard), the
+// evaluate reports what a window is worth, from the machine's side (discard), the
 // generator's (void) and the target's (fault).
-func (s *meter) judge(pass string, o Observation) Window {
+func (s *meter) evaluate(pass string, o Observation) Window {
 	w := Window{Phase: s.phase, Pass: pass, Obs: o, Little: stat.Audit{OK: true}, Warmup: stat.Warmup{Steady: true}}
 	inFlight := make([]float64, len(o.Batches))
 	var means []float64

@@ -205,7 +205,7 @@ func (r *Reading) summary() (measuredText, verdict string) {
 
 // word is the verdict in few words.
 func word(v stat.Interval) string {
-	switch Judge(v) {
+	switch Evaluate(v) {
 	case Worth:
 		if v.Point < slight {
 			return "next to nothing"

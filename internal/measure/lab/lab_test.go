@@ -118,7 +118,7 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 		t.Helper()
 		v := stat.LogT(ratios, 0.95)
 		v.N = len(ratios)
-		if got := Judge(v); got != want {
+		if got := Evaluate(v); got != want {
 			t.Errorf("%v: %s, want %s", ratios, got, want)
 		}
 		if got := formatRatio(v); !strings.HasPrefix(got, sentence) {

@@ -42,7 +42,7 @@ func ladderA() Ladder {
 					}
 					// Upheld: it is on already, which shows as switching it off makes it worse.
 					s := Step{Arm: "reply", Base: "reply-nagle", Metric: "mean"}
-					verdict := outcome(Judge(r.Ratio("nagle", s)) == Worth, Judge(r.Ratio("nagle", s)) == Worse)
+					verdict := outcome(Evaluate(r.Ratio("nagle", s)) == Worth, Evaluate(r.Ratio("nagle", s)) == Worse)
 					return fmt.Sprintf("%s: as Go leaves it, a reply in pieces takes %s; with Nagle switched back on, %s",
 						verdict, report.Seconds.Format(w.Point), report.Seconds.Format(v.Point))
 				}},

@@ -37,11 +37,11 @@ func ladderD() Ladder {
 				s, ok := r.step(Ref{"echo", "writer", "one", "cpu"})
 				v := r.Ratio("echo", s)
 				switch {
-				case !ok || Judge(v) == Untold || Judge(v) == Uncertain:
+				case !ok || Evaluate(v) == Untold || Evaluate(v) == Uncertain:
 					return ""
-				case Judge(v) == Worse:
+				case Evaluate(v) == Worse:
 					return "upheld: an echo costs more with it, " + measured(v)
-				case Judge(v) == Worth:
+				case Evaluate(v) == Worth:
 					return "not upheld: " + measured(v)
 				default:
 					return "not settled: no difference within noise, " + measured(v)

@@ -24,8 +24,8 @@ const (
 // nothing one would build anything for.
 const slight = 1.03
 
-// Judge returns what the interval of ratios says.
-func Judge(v stat.Interval) Verdict {
+// Evaluate returns what the interval of ratios says.
+func Evaluate(v stat.Interval) Verdict {
 	switch {
 	case v.N == 0 || math.IsNaN(v.Point):
 		return Untold
@@ -65,7 +65,7 @@ func formatRatio(v stat.Interval) string {
 	if v.N < 4 {
 		rounds += ", an indication only"
 	}
-	switch Judge(v) {
+	switch Evaluate(v) {
 	case Untold:
 		return "not measured"
 	case Uncertain:
@@ -98,7 +98,7 @@ func formatClaim(v stat.Interval, claim float64) string {
 	if claim <= 0 {
 		return ""
 	}
-	switch Judge(v) {
+	switch Evaluate(v) {
 	case Untold, Uncertain:
 		return ""
 	}
@@ -111,7 +111,7 @@ func formatClaim(v stat.Interval, claim float64) string {
 		return "less than claimed"
 	case v.Lo/tolerance > claim:
 		return "more than claimed"
-	case Judge(v) == Same, v.Hi > 3*v.Lo:
+	case Evaluate(v) == Same, v.Hi > 3*v.Lo:
 		return "too unsure to hold against it"
 	default:
 		return "as claimed"
@@ -185,7 +185,7 @@ func settleWorth(ref Ref) func(*Reading) string {
 			return ""
 		}
 		v := r.Ratio(ref.Experiment, s)
-		switch Judge(v) {
+		switch Evaluate(v) {
 		case Worth:
 			if v.Point < slight {
 				return "upheld: next to nothing, " + measured(v)

@@ -181,7 +181,7 @@ func again(then, now stat.Interval) (Outcome, string) {
 	case now.N < 2:
 		return Inconclusive, "not measured now"
 	}
-	was, is := Judge(then), Judge(now)
+	was, is := Evaluate(then), Evaluate(now)
 	if was == Worth && is == Worse || was == Worse && is == Worth {
 		return Changed, text + ": the opposite"
 	}

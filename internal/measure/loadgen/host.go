@@ -140,11 +140,11 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
 }
 
-// judge reports whether the generator, with that many loops, was the limit of w: its own lag was not small
+// evaluate reports whether the generator, with that many loops, was the limit of w: its own lag was not small
 // beside what was measured, or in a closed loop it had no time left. Of fewer than
 // a hundred arrivals one alone proves nothing, so the second latest counts. Where
 // other programs kept the processors from it, Why names the machine.
-func (w *Window) judge(loops int) {
+func (w *Window) evaluate(loops int) {
 	if w.Lag != nil && w.Lag.TotalCount() > 1 && w.Response != nil {
 		n := float64(w.Lag.TotalCount())
 		lag := time.Duration(w.Lag.ValueAtPercentile(min(99, 100*(n-1)/n))) * time.Microsecond

@@ -141,7 +141,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 			_ = w.Lag.RecordValue(lag)
 			_ = w.Response.RecordValue(response)
 		}
-		if w.judge(len(g.shards)); w.Generator.Limited != want || want != (w.Generator.Why != "") {
+		if w.evaluate(len(g.shards)); w.Generator.Limited != want || want != (w.Generator.Why != "") {
 			t.Errorf("lag %d, response %d, cpu %v: limited %v %q", lag, response, cpu, w.Generator.Limited, w.Generator.Why)
 		}
 	}
@@ -164,7 +164,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 				_ = w.Lag.RecordValue(50)
 			}
 		}
-		if w.judge(len(g.shards)); w.Generator.Limited != want {
+		if w.evaluate(len(g.shards)); w.Generator.Limited != want {
 			t.Errorf("%d of %d late: limited %v", n, of, w.Generator.Limited)
 		}
 	}

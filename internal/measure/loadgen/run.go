@@ -366,7 +366,7 @@ func (s *session) finish(now int64, host hostSample) {
 		w.Delivery = &d
 	}
 	host.since(&s.before, &w)
-	w.judge(len(g.shards))
+	w.evaluate(len(g.shards))
 	g.view.finished(&w)
 	s.done(w)
 	s.acc, s.batches, s.before, s.from = nil, nil, host, now

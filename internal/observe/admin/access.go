@@ -88,7 +88,7 @@ func (a *access) sessionOf(r *http.Request, now time.Time) caller {
 // tried returns what the token that r shows allows. Wrong ones are counted by address.
 func (a *access) tried(r *http.Request, shown string) (as login.Role, wait time.Duration) {
 	if len(shown) <= maxToken {
-		if as := a.judge(shown); as != login.None {
+		if as := a.roleOf(shown); as != login.None {
 			return as, 0
 		}
 	}
@@ -111,8 +111,8 @@ func (a *access) throttle(r *http.Request, scope uint64) (wait time.Duration) {
 	return 0
 }
 
-// judge returns the role of a token, in a time that does not depend on it.
-func (a *access) judge(shown string) login.Role {
+// roleOf returns the role of a token, in a time that does not depend on it.
+func (a *access) roleOf(shown string) login.Role {
 	d := sha256.Sum256([]byte(shown))
 	all := subtle.ConstantTimeCompare(d[:], a.token[:])
 	some := subtle.ConstantTimeCompare(d[:], a.read[:])

@@ -92,7 +92,7 @@ type ClusterSites struct {
 	Kept uint64 `json:"kept"`
 }
 
-func (s *ClusterSites) judge(name string, add func(string, ...any)) {
+func (s *ClusterSites) findProblems(name string, add func(string, ...any)) {
 	if s == nil {
 		return
 	}
@@ -172,8 +172,8 @@ func promote(src *Sources, w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, src.Cluster(r.Context()))
 }
 
-// Judge fills in Problems.
-func (c *Cluster) Judge() {
+// FindProblems fills in Problems.
+func (c *Cluster) FindProblems() {
 	c.Problems = []string{}
 	add := func(format string, a ...any) { c.Problems = append(c.Problems, fmt.Sprintf(format, a...)) }
 	for i := range c.Nodes {
@@ -187,7 +187,7 @@ func (c *Cluster) Judge() {
 	}
 	for i := range c.Logs {
 		l := &c.Logs[i]
-		l.Sites.judge(l.Name(), add)
+		l.Sites.findProblems(l.Name(), add)
 		switch {
 		case l.Error != "":
 			add("the log of namespace %s: %s", l.Name(), l.Error)

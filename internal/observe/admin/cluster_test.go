@@ -8,7 +8,7 @@ import (
 func TestTheProblemsOfAClusterAreSentences(t *testing.T) {
 	f := func(c Cluster, want ...string) {
 		t.Helper()
-		c.Judge()
+		c.FindProblems()
 		if !slices.Equal(c.Problems, append([]string{}, want...)) {
 			t.Errorf("%q, want %q", c.Problems, want)
 		}

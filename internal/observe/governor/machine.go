@@ -77,8 +77,8 @@ func newMachine(t Thresholds, procs int) *machine {
 	}
 }
 
-// judge takes the next window in and reports whether the state changed.
-func (m *machine) judge(now time.Time, w *window) bool {
+// evaluate takes the next window in and reports whether the state changed.
+func (m *machine) evaluate(now time.Time, w *window) bool {
 	sample := m.sample(w)
 	reading, raw := m.rule.Weigh(sample)
 	causes := append(m.byRule(w, &reading), m.byLoops(w, &reading)...)

@@ -42,7 +42,7 @@ func (p *play) window(change func(*window)) {
 	w := calm()
 	change(w)
 	p.now = p.now.Add(5 * time.Second)
-	p.m.judge(p.now, w)
+	p.m.evaluate(p.now, w)
 }
 
 func (p *play) want(when string, state stat.State, causes ...string) {

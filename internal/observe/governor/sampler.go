@@ -314,7 +314,7 @@ func (s *sampler) startReaders() {
 func (s *sampler) endWindow(now time.Time) {
 	w := s.acc.window(s, now)
 	s.view.Delivery.Window = w.delivery
-	changed := s.machine.judge(now, w)
+	changed := s.machine.evaluate(now, w)
 	s.applyState(now, changed)
 	s.window.copyFrom(&s.cur)
 	s.acc.reset(&s.cur)

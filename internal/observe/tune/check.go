@@ -23,9 +23,9 @@ type Check struct {
 	Base func(Profile) string
 	// Gone is the reason for a knob that this kernel does not have; "" for the usual one.
 	Gone string
-	// judge gets the sysctl's value; probe does everything by itself. One of them is set.
-	judge func(p *probe, now string) verdict
-	probe func(p *probe) verdict
+	// evaluate gets the sysctl's value; probe does everything by itself. One of them is set.
+	evaluate func(p *probe, now string) verdict
+	probe    func(p *probe) verdict
 	// path of what judge reads, if it is not the sysctl called Name.
 	path string
 }
@@ -78,7 +78,7 @@ func (c *Check) decide(p *probe) verdict {
 	}
 	now = strings.Join(strings.Fields(now), " ")
 	p.note(c.Name, now, c.file())
-	v := c.judge(p, now)
+	v := c.evaluate(p, now)
 	v.now = now
 	if v.state == Change && v.steps == nil && v.config == nil {
 		v.steps = []Step{{Target: c.file(), Value: v.want}}

@@ -61,7 +61,7 @@ func scenes(t *testing.T, c *Check) map[string]scene {
 		said[key] = strings.TrimSpace(value)
 	}
 	subject := strings.Fields(said["subject"])
-	if len(subject) == 0 && c.judge != nil {
+	if len(subject) == 0 && c.evaluate != nil {
 		subject = []string{c.file()}
 	}
 	all := map[string]scene{}
@@ -210,7 +210,7 @@ func TestChecksAreComplete(t *testing.T) {
 		if (c.Worth.None == "") == (c.Worth.Page == "") {
 			t.Errorf("%s: what it is worth is neither measured nor explained, or both: %+v", c.Name, c.Worth)
 		}
-		if (c.judge == nil) == (c.probe == nil) {
+		if (c.evaluate == nil) == (c.probe == nil) {
 			t.Errorf("%s needs judge or probe", c.Name)
 		}
 	}

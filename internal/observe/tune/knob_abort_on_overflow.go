@@ -11,7 +11,7 @@ func abortOnOverflow() Check {
 		},
 		Worth: Worth{None: "no experiment here overflows the queue with both values"},
 		Base:  always("0"),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "ListenOverflows")
 			return exactly(now, "0", "1 resets the clients of a short burst instead of letting them retry", "a burst is absorbed by retransmission")
 		},

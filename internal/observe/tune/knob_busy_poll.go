@@ -12,7 +12,7 @@ func busyPoll() Check {
 		},
 		Worth: Worth{None: "it needs a card that can be polled; loopback has none"},
 		Base:  always("0"),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.note("network cards", joined(p.devices()), "/sys/class/net")
 			return exactly(now, "0", "every poll(2) and select(2) of the machine burns a processor; the loops of one server can be set alone", "only programs that request it poll")
 		},

@@ -12,7 +12,7 @@ func busyRead() Check {
 		},
 		Worth: Worth{None: "it needs a card that can be polled; loopback has none"},
 		Base:  always("0"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return exactly(now, "0", "every blocking read of the machine burns a processor, and event loops do not block in reads", "no read polls unless its socket requests it")
 		},
 	}

@@ -16,7 +16,7 @@ func congestion() Check {
 		},
 		Worth: Worth{None: "loopback has neither loss nor delay, which is what it answers"},
 		Base:  by(map[Profile]string{Gateway: "bbr", Bench: "cubic"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			const available = "net.ipv4.tcp_available_congestion_control"
 			have, _ := p.sysctl(available)
 			p.note(available, have, sysctlPath(available))

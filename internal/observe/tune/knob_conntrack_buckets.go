@@ -13,7 +13,7 @@ func conntrackBuckets() Check {
 			Risk:      "the table is built anew, which briefly takes the 8 bytes per bucket twice",
 		},
 		Worth: Worth{None: "no experiment here tracks connections"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			buckets, err := strconv.ParseInt(now, 10, 64)
 			count, _ := p.number("net.netfilter.nf_conntrack_count")
 			if err != nil || buckets <= 0 {

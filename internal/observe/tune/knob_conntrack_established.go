@@ -13,7 +13,7 @@ func conntrackEstablished() Check {
 			Risk:      "a firewall forgets connections that are silent for longer, and then drops their packets",
 		},
 		Worth: Worth{None: "no experiment here tracks connections for days"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			n, err := strconv.ParseInt(now, 10, 64)
 			count, _ := p.number("net.netfilter.nf_conntrack_count")
 			most, _ := p.number("net.netfilter.nf_conntrack_max")

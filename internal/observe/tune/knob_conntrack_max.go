@@ -13,7 +13,7 @@ func conntrackMax() Check {
 			Risk:      "about 320 bytes of memory per entry; leaving the port untracked costs nothing (conntrack.notrack)",
 		},
 		Worth: Worth{None: "no experiment here fills the table; a full one drops packets of new connections"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			most, err := strconv.ParseInt(now, 10, 64)
 			count, ok := p.number("net.netfilter.nf_conntrack_count")
 			switch {

@@ -12,7 +12,7 @@ func defaultQdisc() Check {
 			Risk:      "existing devices keep their qdisc until it is replaced (tc qdisc replace)",
 		},
 		Worth: Worth{None: "loopback has no queue to discipline"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			cc, _ := p.sysctl("net.ipv4.tcp_congestion_control")
 			p.note("net.ipv4.tcp_congestion_control", cc, sysctlPath("net.ipv4.tcp_congestion_control"))
 			switch {

@@ -10,7 +10,7 @@ func fastopen() Check {
 			Risk:      "data of a SYN may be delivered twice: only idempotent first requests may use it",
 		},
 		Worth: Worth{None: "long-lived connections save nothing; no experiment measures it"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "TCPFastOpenPassive")
 			p.netstat("TcpExt", "TCPFastOpenBlackhole")
 			if now != "0" && now != "1" && now != "3" {

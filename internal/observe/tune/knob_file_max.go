@@ -10,7 +10,7 @@ func fileMax() Check {
 			Risk:      "about 1 KiB of memory per open file",
 		},
 		Worth: Worth{None: "it is a bound: below it there is nothing to gain"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			var used int64
 			if s, err := p.sysctl("fs.file-nr"); err == nil {
 				if v, err := numbers(s, 3); err == nil {

@@ -12,7 +12,7 @@ func finTimeout() Check {
 			Risk:      "a low value ends orphans of slow peers before their last bytes have arrived",
 		},
 		Worth: Worth{None: "it does not shorten TIME_WAIT, which is fixed at 60 s, so there is no rate to gain"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.sockstat("TCP", "orphan")
 			switch n, err := strconv.Atoi(now); {
 			case err != nil:

@@ -10,7 +10,7 @@ func flowEntries() Check {
 			Risk:      "a table of 4 bytes per entry, and a lookup per packet",
 		},
 		Worth: Worth{None: "loopback has no receive queues"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			rps := p.usesRPS()
 			switch {
 			case rps && now == "0":

@@ -12,7 +12,7 @@ func keepalive() Check {
 			Risk:      "it applies only to sockets with SO_KEEPALIVE",
 		},
 		Worth: Worth{None: "Weir's heartbeats find dead peers, through proxies too; experiment A7 is about their interval"},
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			n, err := strconv.Atoi(now)
 			switch {
 			case err != nil:

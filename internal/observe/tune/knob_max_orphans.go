@@ -10,7 +10,7 @@ func maxOrphans() Check {
 			Risk:      "an orphan may hold 64 KiB of memory that cannot be swapped",
 		},
 		Worth: Worth{None: "no experiment here closes that many connections with unsent data"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			orphans := p.sockstat("TCP", "orphan")
 			p.netstat("TcpExt", "TCPAbortOnMemory")
 			return atLeast(now, max(16384, 4*orphans), "beyond it the kernel resets connections that are closed with data unsent: their last words are lost")

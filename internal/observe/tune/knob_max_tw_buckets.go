@@ -10,7 +10,7 @@ func maxTwBuckets() Check {
 			Risk:      "about 250 bytes per socket in TIME_WAIT",
 		},
 		Worth: Worth{None: "no experiment here has that many sockets in TIME_WAIT"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.sockstat("TCP", "tw")
 			if p.netstat("TcpExt", "TCPTimeWaitOverflow") > 0 {
 				return atLeast(now, 262144, "the bound was reached: sockets were closed without TIME_WAIT, and late segments may reach a new connection")

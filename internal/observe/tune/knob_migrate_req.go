@@ -12,7 +12,7 @@ func migrateReq() Check {
 		},
 		Worth: Worth{None: "no experiment measures connections lost when one listener of a group closes"},
 		Base:  by(map[Profile]string{Gateway: "1", LowLatency: "1"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "TCPMigrateReqSuccess")
 			p.netstat("TcpExt", "TCPMigrateReqFailure")
 			if p.profile == Bench {

@@ -11,7 +11,7 @@ func moderateRcvbuf() Check {
 		},
 		Worth: Worth{None: "no experiment here turns autotuning off"},
 		Base:  always("1"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return exactly(now, "1", "without autotuning every connection keeps the default window, too large for idle and too small for fast ones", "buffers follow each connection's need")
 		},
 	}

@@ -11,7 +11,7 @@ func mtuProbing() Check {
 		},
 		Worth: Worth{None: "loopback has no path whose MTU is hidden"},
 		Base:  by(map[Profile]string{Gateway: "1"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "TCPMTUPFail")
 			p.netstat("TcpExt", "TCPMTUPSuccess")
 			if p.profile != Gateway {

@@ -12,7 +12,7 @@ func netdevBacklog() Check {
 			Risk:      "a longer queue is more delay under overload",
 		},
 		Worth: Worth{None: "loopback delivers to the same processor; no packet was dropped"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.softnet(0, "packets processed")
 			if drops := p.softnet(1, "packets dropped"); drops > 0 {
 				n, _ := strconv.ParseInt(now, 10, 64)

@@ -10,7 +10,7 @@ func netdevBudget() Check {
 			Risk:      "network softirqs take more time at once from the programs of that processor",
 		},
 		Worth: Worth{None: "loopback has no polls to end"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			packets, squeezed := p.softnet(0, "packets processed"), p.softnet(2, "polls ended early")
 			if percent(squeezed, packets) > 0.1 {
 				return atLeast(now, 600, "polls of the card end while packets are waiting")

@@ -11,7 +11,7 @@ func netdevBudgetUsecs() Check {
 			Risk:      "as net.core.netdev_budget",
 		},
 		Worth: Worth{None: "loopback has no polls to end"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			packets, squeezed := p.softnet(0, "packets processed"), p.softnet(2, "polls ended early")
 			if percent(squeezed, packets) > 0.1 {
 				return atLeast(now, 8000, "polls of the card end while packets are waiting")

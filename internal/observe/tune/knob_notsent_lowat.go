@@ -12,7 +12,7 @@ func notsentLowat() Check {
 			Risk:      "as a sysctl it applies to every program of the namespace; small values cost bulk transfers throughput",
 		},
 		Worth: Worth{None: "no experiment here measures the age of frames behind a full send buffer"},
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			n, err := strconv.ParseUint(now, 10, 32)
 			switch {
 			case err != nil:

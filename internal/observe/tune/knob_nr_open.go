@@ -11,7 +11,7 @@ func nrOpen() Check {
 		},
 		Worth: Worth{None: "it is a bound: below it there is nothing to gain"},
 		Base:  always("1048576"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return atLeast(now, 1048576, "no process can be given more descriptors than this, and each connection is one")
 		},
 	}

@@ -11,7 +11,7 @@ func portRange() Check {
 		},
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "ports", Against: "stock", Metric: "connections_per_second"},
 		Base:  by(map[Profile]string{Bench: "10240 65535"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			r, err := numbers(now, 2)
 			if err != nil {
 				return watch("%v", err)

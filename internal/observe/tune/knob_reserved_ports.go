@@ -16,7 +16,7 @@ func reservedPorts() Check {
 			Risk:      "none: explicit bind(2) to a reserved port still works",
 		},
 		Worth: Worth{None: "it prevents a failed restart, which is not a rate"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			s, err := p.sysctl("net.ipv4.ip_local_port_range")
 			if err != nil {
 				return watch("net.ipv4.ip_local_port_range cannot be read: %v", err)

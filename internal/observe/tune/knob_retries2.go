@@ -12,7 +12,7 @@ func retries2() Check {
 			Risk:      "connections that end while a route changes",
 		},
 		Worth: Worth{None: "Weir sets TCP_USER_TIMEOUT (eventloop.user_timeout, 30s), which takes precedence"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "TCPTimeouts")
 			n, err := strconv.Atoi(now)
 			switch {

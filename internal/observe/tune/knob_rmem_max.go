@@ -10,7 +10,7 @@ func rmemMax() Check {
 			Risk:      "it bounds explicit SO_RCVBUF only, not TCP's autotuning",
 		},
 		Worth: Worth{None: "experiment A6 shows that it clips what is set explicitly, and that nothing else depends on it"},
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return atLeast(now, 212992, "explicit buffers (eventloop.sockets.receive_buffer) are clipped below the kernel's old default")
 		},
 	}

@@ -11,7 +11,7 @@ func sack() Check {
 		},
 		Worth: Worth{None: "loopback loses nothing"},
 		Base:  always("1"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return exactly(now, "1", "one lost segment makes the sender repeat everything after it", "only what was lost is sent again")
 		},
 	}

@@ -11,7 +11,7 @@ func slowStartAfterIdle() Check {
 		},
 		Worth: Worth{None: "loopback's round trip is too short for a window to matter"},
 		Base:  by(map[Profile]string{Gateway: "0", LowLatency: "0"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			if p.profile == Bench {
 				return good("a benchmark keeps the kernel's default")
 			}

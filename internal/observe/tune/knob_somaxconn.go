@@ -12,7 +12,7 @@ func somaxconn() Check {
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "queues", Against: "stock", Metric: "connections_per_second",
 			Seen: Seen{Arm: "old", Metric: "crowd_slow", Text: "with 128, the default before 5.4, %.0f %% of 2,000 clients that connected at once waited for a second"}},
 		Base: by(map[Profile]string{Gateway: "4096", LowLatency: "4096", Bench: "16384"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			overflows := p.netstat("TcpExt", "ListenOverflows")
 			p.netstat("TcpExt", "ListenDrops")
 			want := int64(4096)

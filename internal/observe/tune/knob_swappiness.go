@@ -16,7 +16,7 @@ func swappiness() Check {
 		},
 		Worth: Worth{None: "no experiment here runs with swap"},
 		Base:  by(map[Profile]string{Gateway: "10", LowLatency: "1"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			text, err := p.read("/proc/swaps")
 			swaps := max(strings.Count(text, "\n"), 0)
 			if err == nil && swaps == 0 {

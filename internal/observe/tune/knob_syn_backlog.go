@@ -10,7 +10,7 @@ func synBacklog() Check {
 			Risk:      "some hundred bytes per half-open connection during a flood",
 		},
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "queues", Against: "stock", Metric: "connections_per_second"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			drops := p.netstat("TcpExt", "TCPReqQFullDrop")
 			p.netstat("TcpExt", "TCPReqQFullDoCookies")
 			if drops > 0 {

@@ -12,7 +12,7 @@ func syncookies() Check {
 		},
 		Worth: Worth{None: "it protects from SYN floods, which no experiment here makes"},
 		Base:  always("1"),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "SyncookiesSent")
 			return exactly(now, "1", "0 drops connections in a SYN flood, 2 sends cookies always and loses TCP options", "cookies are sent when the queue is full")
 		},

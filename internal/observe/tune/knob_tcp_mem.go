@@ -15,7 +15,7 @@ func tcpMem() Check {
 			Risk:      "in pages, not bytes: values copied from another machine allow TCP more memory than there is",
 		},
 		Worth: Worth{None: "no experiment here buffers gigabytes in the kernel"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			v, err := numbers(now, 3)
 			if err != nil {
 				return watch("%v", err)

@@ -12,17 +12,17 @@ func tcpRmem() Check {
 			Risk:      "a lower default starts new connections with a smaller window, which autotuning then raises",
 		},
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "windows", Against: "stock", Metric: "connections_per_second"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.netstat("TcpExt", "PruneCalled")
 			p.netstat("TcpExt", "TCPRcvCollapsed")
-			return judgeBuffer(p, now, 131072, 6<<20)
+			return evaluateBuffer(p, now, 131072, 6<<20)
 		},
 	}
 }
 
-// judgeBuffer compares tcp_rmem or tcp_wmem: usual is the kernel's default for the
+// evaluateBuffer compares tcp_rmem or tcp_wmem: usual is the kernel's default for the
 // middle value, most for the maximum.
-func judgeBuffer(p *probe, now string, usual, most int64) verdict {
+func evaluateBuffer(p *probe, now string, usual, most int64) verdict {
 	v, err := numbers(now, 3)
 	if err != nil {
 		return watch("%v", err)

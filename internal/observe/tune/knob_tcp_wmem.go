@@ -9,7 +9,7 @@ func tcpWmem() Check {
 			Since:     "2.4",
 			Risk:      "a lower default makes the first burst of a connection wait for acknowledgements",
 		},
-		Worth: Worth{Page: "c", Experiment: "settings", Arm: "windows", Against: "stock", Metric: "connections_per_second"},
-		judge: func(p *probe, now string) verdict { return judgeBuffer(p, now, 16384, 4<<20) },
+		Worth:    Worth{Page: "c", Experiment: "settings", Arm: "windows", Against: "stock", Metric: "connections_per_second"},
+		evaluate: func(p *probe, now string) verdict { return evaluateBuffer(p, now, 16384, 4<<20) },
 	}
 }

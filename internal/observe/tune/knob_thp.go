@@ -15,7 +15,7 @@ func hugePages() Check {
 			Risk:      "programs that rely on \"always\" without madvise(2) lose huge pages",
 		},
 		Worth: Worth{None: "no experiment here compares heaps with and without huge pages"},
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			p.note("AnonHugePages", sizeText(1024*p.meminfo("AnonHugePages:")), "/proc/meminfo")
 			switch chosen(now) {
 			case "always":

@@ -11,7 +11,7 @@ func timestamps() Check {
 		},
 		Worth: Worth{None: "the advice to turn it off is older than RFC 7323; no experiment here repeats it"},
 		Base:  always("1"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return exactly(now, "1", "without timestamps there is no protection from old segments, a worse round-trip estimate, and no reuse of TIME_WAIT", "round trips are measured on every segment")
 		},
 	}

@@ -11,7 +11,7 @@ func twReuse() Check {
 		},
 		Worth: Worth{Page: "c", Experiment: "settings", Arm: "ports", Against: "stock", Metric: "connections_per_second"},
 		Base:  by(map[Profile]string{Bench: "1"}),
-		judge: func(p *probe, now string) verdict {
+		evaluate: func(p *probe, now string) verdict {
 			tw := p.sockstat("TCP", "tw")
 			size := int64(28232)
 			if s, err := p.sysctl("net.ipv4.ip_local_port_range"); err == nil {

@@ -11,7 +11,7 @@ func windowScaling() Check {
 		},
 		Worth: Worth{None: "loopback's round trip is too short for a window to matter"},
 		Base:  always("1"),
-		judge: func(_ *probe, now string) verdict {
+		evaluate: func(_ *probe, now string) verdict {
 			return exactly(now, "1", "windows are bounded to 64 KiB: 640 KB/s at a round trip of 100 ms", "windows may exceed 64 KiB")
 		},
 	}

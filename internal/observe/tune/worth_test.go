@@ -54,7 +54,7 @@ func TestWorthIsCurrent(t *testing.T) {
 		}
 		verdict := map[lab.Verdict]string{
 			lab.Worth: "better", lab.Worse: "worse", lab.Same: "no difference within noise", lab.Uncertain: "an indication only",
-		}[lab.Judge(v)]
+		}[lab.Evaluate(v)]
 		text := fmt.Sprintf("%s: %.2f× (%.2f× to %.2f×, %d rounds)", verdict, v.Point, v.Lo, v.Hi, v.N)
 		if s := w.Seen; s.Text != "" {
 			seen := r.Value(w.Experiment, s.Arm, s.Metric)

@@ -230,9 +230,9 @@ func (q *question) carry(data []byte) {
 	}
 }
 
-// judge reports to the client what an answer refuses; ok means that there is a result.
+// checkAnswer reports to the client what an answer refuses; ok means that there is a result.
 // refuse says an error.
-func (s *session) judge(a *answer, err error, refuse func(protocol.Error)) (r *result, ok bool) {
+func (s *session) checkAnswer(a *answer, err error, refuse func(protocol.Error)) (r *result, ok bool) {
 	switch {
 	case err != nil:
 		s.srv().counters.backendErrors.Add(1)
@@ -280,7 +280,7 @@ func (c *connect) connectByProxy() {
 	var a *answer
 	var err error
 	c.work(func(ctx context.Context) { a, err = srv.conf().proxies.connect.call(ctx, q) }, func() {
-		r, ok := c.judge(a, err, func(e protocol.Error) { c.refuse(&e, nil) })
+		r, ok := c.checkAnswer(a, err, func(e protocol.Error) { c.refuse(&e, nil) })
 		if !ok {
 			return
 		}
@@ -306,7 +306,7 @@ func (s *session) refreshByProxy() {
 	var a *answer
 	var err error
 	ok := s.do(func(ctx context.Context) { a, err = srv.conf().proxies.refresh.call(ctx, q) }, func() {
-		r, ok := s.judge(a, err, func(protocol.Error) {})
+		r, ok := s.checkAnswer(a, err, func(protocol.Error) {})
 		switch {
 		case !ok: // an unreachable backend ends no connection at once
 		case r.Expired || r.ExpireAt != 0 && !srv.now().Before(unixTime(r.ExpireAt)):
@@ -341,7 +341,7 @@ func (x *subscription) refreshByProxy() {
 		if x.s != s || x.owned() != o {
 			return
 		}
-		r, ok := s.judge(a, err, func(protocol.Error) {})
+		r, ok := s.checkAnswer(a, err, func(protocol.Error) {})
 		switch {
 		case !ok:
 		case r.Expired || r.ExpireAt != 0 && !srv.now().Before(unixTime(r.ExpireAt)):
@@ -364,7 +364,7 @@ func (s command) subscribeByProxy(w subscribeOptions, data []byte) {
 	var a *answer
 	var err error
 	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.subscribe.call(ctx, q) }, func() {
-		r, ok := s.judge(a, err, s.fail)
+		r, ok := s.checkAnswer(a, err, s.fail)
 		if !ok {
 			return
 		}
@@ -384,7 +384,7 @@ func (s command) publishByProxy(channel string, ns *namespace, data []byte) {
 	var a *answer
 	var err error
 	s.inOrder(func(ctx context.Context) { a, err = srv.conf().proxies.publish.call(ctx, q) }, func() {
-		r, ok := s.judge(a, err, s.fail)
+		r, ok := s.checkAnswer(a, err, s.fail)
 		if !ok {
 			return
 		}
@@ -407,7 +407,7 @@ func (s command) rpcByProxy(method string, data []byte) {
 	var a *answer
 	var err error
 	s.aside(func(ctx context.Context) { a, err = srv.conf().proxies.rpc.call(ctx, q) }, func() {
-		if r, ok := s.judge(a, err, s.fail); ok {
+		if r, ok := s.checkAnswer(a, err, s.fail); ok {
 			s.reply(&protocol.RPCResult{Data: s.kind().fit(r.data)})
 		}
 	})

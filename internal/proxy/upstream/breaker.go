@@ -133,10 +133,10 @@ const (
 	bad
 )
 
-// judge applies the verdict on a request that began at start. A bad one in the
+// record applies the verdict on a request that began at start. A bad one in the
 // closed state opens the breaker when the window has too many. closed reports that the breaker
 // closed by it.
-func (b *breaker) judge(v verdict, start, now int64, pol *breakerPolicy, w *window) (closed bool) {
+func (b *breaker) record(v verdict, start, now int64, pol *breakerPolicy, w *window) (closed bool) {
 	for {
 		word := b.word.Load()
 		if word != 0 && age(word, start) < 0 {
@@ -152,7 +152,7 @@ func (b *breaker) judge(v verdict, start, now int64, pol *breakerPolicy, w *wind
 		case BreakerOpen:
 			return false
 		case BreakerHalfOpen:
-			next = judgeProbe(word, v, now, pol)
+			next = recordProbe(word, v, now, pol)
 		}
 		if next == word { // no probe was counted, and this says nothing
 			return false
@@ -166,7 +166,7 @@ func (b *breaker) judge(v verdict, start, now int64, pol *breakerPolicy, w *wind
 	}
 }
 
-func judgeProbe(word uint64, v verdict, now int64, pol *breakerPolicy) uint64 {
+func recordProbe(word uint64, v verdict, now int64, pol *breakerPolicy) uint64 {
 	next := word
 	if next>>probeShift&sevenBits > 0 {
 		next -= 1 << probeShift

@@ -35,7 +35,7 @@ func (m *model) enter(now int64, pol *breakerPolicy) bool {
 	return true
 }
 
-func (m *model) judge(v verdict, start, now int64, pol *breakerPolicy) {
+func (m *model) record(v verdict, start, now int64, pol *breakerPolicy) {
 	if !m.never && start < m.since {
 		return
 	}
@@ -102,8 +102,8 @@ func (x *breakerWorld) step(event byte, pol *breakerPolicy) error {
 				x.w.add(x.now, v == bad)
 			}
 		}
-		x.b.judge(v, start, x.now, pol, &x.w)
-		x.m.judge(v, start, x.now, pol)
+		x.b.record(v, start, x.now, pol, &x.w)
+		x.m.record(v, start, x.now, pol)
 	case 'o':
 		x.now += pol.openTime
 	case 't':
@@ -226,11 +226,11 @@ func TestBreakerForgetsProbesWithoutVerdict(t *testing.T) {
 		t.Fatal("no probe although the first has had no verdict for 5 s")
 	}
 	var w window
-	b.judge(good, 7*sec, 12*sec, pol, &w)
+	b.record(good, 7*sec, 12*sec, pol, &w)
 	if b.state() != BreakerHalfOpen {
 		t.Error("the forgotten probe closed the breaker")
 	}
-	b.judge(good, 12*sec, 13*sec, pol, &w)
+	b.record(good, 12*sec, 13*sec, pol, &w)
 	if b.state() != BreakerClosed {
 		t.Error("the new probe did not close it")
 	}

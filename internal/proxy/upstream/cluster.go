@@ -218,7 +218,7 @@ func (c *Cluster) Head(p *Peer, start, now int64, status int) {
 			c.hedges.times.add(now - start)
 		}
 	}
-	c.judge(p, v, OK, start, now)
+	c.record(p, v, OK, start, now)
 }
 
 // Done ends what Pick began.
@@ -237,7 +237,7 @@ func (c *Cluster) Done(p *Peer, o Outcome) {
 	}
 	switch {
 	case o.Kind == ConnectError || o.Kind == Reset || o.Kind == Timeout:
-		c.judge(p, bad, o.Kind, o.Start, o.End)
+		c.record(p, bad, o.Kind, o.Start, o.End)
 	case o.Headed:
 	case o.Status > 0 && (o.Kind == OK || o.FirstByte > 0):
 		at := o.FirstByte
@@ -246,7 +246,7 @@ func (c *Cluster) Done(p *Peer, o Outcome) {
 		}
 		c.Head(p, o.Start, at, o.Status)
 	default:
-		c.judge(p, neutral, o.Kind, o.Start, o.End)
+		c.record(p, neutral, o.Kind, o.Start, o.End)
 		c.waitedFor(p, o)
 	}
 	if o.Split != nil {

@@ -188,15 +188,15 @@ func (p *Peer) ramp(now int64, pol *policy) float64 {
 	return min(max(float64(now-from)/float64(pol.slowStart), 0.1), 1)
 }
 
-// judge applies the verdict on an attempt to p's state.
-func (c *Cluster) judge(p *Peer, v verdict, kind Kind, start, now int64) {
+// record applies the verdict on an attempt to p's state.
+func (c *Cluster) record(p *Peer, v verdict, kind Kind, start, now int64) {
 	vw := c.view.Load()
 	pol := &vw.policy
 	recent := start >= p.since.Load()
 	if v != neutral && recent {
 		p.traffic.add(now, v == bad)
 	}
-	if !pol.breaker.disabled && p.breaker.judge(v, start, now, &pol.breaker, &p.traffic) {
+	if !pol.breaker.disabled && p.breaker.record(v, start, now, &pol.breaker, &p.traffic) {
 		p.comeBack(now, pol)
 	}
 	if !recent {

@@ -25,9 +25,9 @@ func (o *SubscribeOptions) filter() *filter {
 	return &filter{accept: o.Select, public: o.Public, skip: o.SkipID, since: o.Since}
 }
 
-// judge is wants for a filter. decided says that the copies of a publication were
+// match is wants for a filter. decided says that the copies of a publication were
 // separated already.
-func (f *filter) judge(m *Message) (wanted, decided bool) {
+func (f *filter) match(m *Message) (wanted, decided bool) {
 	switch {
 	case f == nil:
 		return true, false
@@ -57,7 +57,7 @@ func (l *local) covers(channel string) bool {
 
 // matches reports whether m is for the subscriber.
 func (f *following) matches(m *Message) bool {
-	wanted, decided := f.filter.judge(m)
+	wanted, decided := f.filter.match(m)
 	if !wanted || f.filter.skips(m) {
 		return false
 	}
@@ -74,7 +74,7 @@ func (f *following) matches(m *Message) bool {
 
 // matches is the same for a replay of sp.
 func (sp *joinSpace) matches(m *Message, f *filter) bool {
-	wanted, decided := f.judge(m)
+	wanted, decided := f.match(m)
 	if !wanted || decided || !m.isCopy() {
 		return wanted
 	}

@@ -70,8 +70,8 @@ func parsePlan(text string) (plan, error) {
 	return p, nil
 }
 
-// judge returns what is wrong with pkgs by the plan, one sentence each.
-func (p plan) judge(pkgs []listed) []string {
+// check returns what is wrong with pkgs by the plan, one sentence each.
+func (p plan) check(pkgs []listed) []string {
 	var wrong []string
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	seen := map[string]bool{}
@@ -84,10 +84,10 @@ func (p plan) judge(pkgs []listed) []string {
 			continue
 		}
 		for _, path := range pkg.Imports {
-			p.judgeImport(from, floor, path, false, say)
+			p.checkImport(from, floor, path, false, say)
 		}
 		for _, path := range pkg.TestImports {
-			p.judgeImport(from, floor, path, true, say)
+			p.checkImport(from, floor, path, true, say)
 		}
 		for _, path := range pkg.XTestImports { // a package of its own, above what it tests
 			if fence := fenced(from, path, true); fence != "" {
@@ -104,7 +104,7 @@ func (p plan) judge(pkgs []listed) []string {
 	return slices.Compact(wrong)
 }
 
-func (p plan) judgeImport(from string, floor int, path string, inTest bool, say func(string, ...any)) {
+func (p plan) checkImport(from string, floor int, path string, inTest bool, say func(string, ...any)) {
 	if fence := fenced(from, path, inTest); fence != "" {
 		say("%s imports %s: %s", from, local(path), fence)
 	}
@@ -196,7 +196,7 @@ func TestImportsPointDown(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	for _, w := range p.judge(pkgs) {
+	for _, w := range p.check(pkgs) {
 		t.Error(w)
 	}
 }
@@ -217,7 +217,7 @@ func TestViolationsAreFound(t *testing.T) {
 		t.Helper()
 		pkg.ImportPath = module + "/" + pkg.ImportPath
 		pkgs := append(slices.DeleteFunc(slices.Clone(all), func(l listed) bool { return l.ImportPath == pkg.ImportPath }), pkg)
-		got := strings.Join(p.judge(pkgs), "\n")
+		got := strings.Join(p.check(pkgs), "\n")
 		if got != want {
 			t.Errorf("%s: got %q, want %q", pkg.ImportPath, got, want)
 		}

@@ -152,11 +152,11 @@ func (c *Checker) decide(l *log, r *Report) {
 		}
 		at := Position{l.epoch, offset}
 		for _, cl := range said {
-			cl.stream.judge(at, cl, e)
+			cl.stream.check(at, cl, e)
 		}
 		for _, s := range c.streams {
 			if s.saw(l, offset) && !slices.ContainsFunc(said, func(cl claim) bool { return cl.stream == s }) {
-				s.judge(at, early, e)
+				s.check(at, early, e)
 			}
 		}
 	})
@@ -184,8 +184,8 @@ func (c *Checker) adopt(l *log, offset uint64, e *entry, r *Report) {
 	e.state = void
 }
 
-// judge compares what the stream said about a position with the truth.
-func (s *Stream) judge(at Position, said claim, truth *entry) {
+// check compares what the stream said about a position with the truth.
+func (s *Stream) check(at Position, said claim, truth *entry) {
 	switch {
 	case truth.state == void:
 		s.tally.add(Phantom, func() string {
