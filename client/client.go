@@ -154,7 +154,7 @@ func (c *Client) Close() {
 	}
 }
 
-// setBackoff says after what time this client acts at the latest, if it is shorter than usual: the
+// setBackoff reports after what time this client acts at the latest, if it is shorter than usual: the
 // server's heartbeats come sooner then, within its bounds (push.heartbeat_min).
 func (c *Client) setBackoff(query url.Values) {
 	if longest := min(c.cfg.IdleTimeout, c.cfg.MaxBackoff); longest < defaultMaxBackoff {

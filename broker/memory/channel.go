@@ -19,7 +19,7 @@ type channel struct {
 	ring       ring
 }
 
-// Prefetch implements hub.Near.
+// Prefetch implements hub.Prefetcher.
 func (c *channel) Prefetch(step int) {
 	if step == 0 {
 		prefetch.Object(c)

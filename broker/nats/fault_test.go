@@ -311,7 +311,7 @@ func leader(t *testing.T, n *hubtest.Node, cs []natsChild) int {
 	return at
 }
 
-// checkEach is judge for a cluster, channel by channel.
+// checkEach is check for a cluster, channel by channel.
 func (l *load) checkEach(t *testing.T, n *hubtest.Node, channels ...string) {
 	t.Helper()
 	l.check(t, []*hubtest.Node{n}, channels...)

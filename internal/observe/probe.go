@@ -304,7 +304,7 @@ type followRequests struct {
 	n    atomic.Int32 // len(list); any goroutine
 }
 
-// match returns the want that pub is, once.
+// match returns the request that pub meets, once.
 func (ws *followRequests) match(pub *hub.Publication) *followRequest {
 	for i, w := range ws.list {
 		if (w.channel == pub.Channel || w.trace != nil) && (w.data == nil || len(pub.Data) > 0 && w.data == &pub.Data[0]) {
@@ -320,7 +320,7 @@ func (ws *followRequests) remove(i int) {
 	ws.n.Store(int32(len(ws.list)))
 }
 
-// follow adds a want; drop takes it back.
+// follow adds a request; drop removes it.
 func (p *Probe) follow(w *followRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -464,7 +464,7 @@ func (s *session) gap(g hub.Gap) bool {
 	return !full
 }
 
-// Prefetch implements hub.Near.
+// Prefetch implements hub.Prefetcher.
 func (s *session) Prefetch(int) { prefetch.Object(s.conn) }
 
 // Live implements hub.Sink: the client reads on alike. What it was sent of the gaps has had no

@@ -12,7 +12,7 @@ type Review struct {
 	// Was decides as before the reload, Now as after it.
 	Was, Now *Model
 	// Identity returns who an identity is after the reload; false if what proved it is
-	// gone. Holds reports whether a proof is still there.
+	// gone. Valid reports whether a proof is still there.
 	Identity func(*auth.Identity) (*auth.Identity, bool)
 	Valid    func(auth.Proof) bool
 	// Revoked reports whether a protocol's user, or the token of that user, is revoked; nil:

@@ -5,7 +5,7 @@
 //	x := extension.New(extension.Options{Log: log})
 //	c, err := x.Prepare(cfgs, dial)           // a reload: dial opens what is new
 //	c.Commit()
-//	if x.Wants(extension.Publish, channel) {
+//	if x.Handles(extension.Publish, channel) {
 //		d := x.Decide(ctx, &extension.Event{Kind: extension.Publish, ...})   // on a goroutine
 //	}
 //

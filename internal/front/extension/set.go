@@ -238,7 +238,7 @@ func (x *Extensions) Notify(e *Event) {
 	}
 }
 
-// scope is what Wants is given for e.
+// scope is what Handles is given for e.
 func (e *Event) scope() []string {
 	if e.Kind == Request || e.Kind == Response {
 		return []string{e.Route}

@@ -111,7 +111,7 @@ func (p *peer) do(f func()) {
 	<-done
 }
 
-// An rawClient writes a request and collects the reply.
+// A rawClient writes a request and collects the reply.
 type rawClient struct {
 	p       *peer
 	c       *eventloop.Conn

@@ -10,7 +10,7 @@ import (
 
 // conn is a connection of HTTP/2: the handler of a socket.
 type conn struct {
-	// Fixed by Take.
+	// Fixed by ServeConn.
 	loopState *loopState
 
 	// Owned by the loop's goroutine. No lock. What a delivery touches comes first.

@@ -18,7 +18,7 @@ const sendMost = 64 << 10
 // writer is the sending half of a connection, the server's or the client's: it gathers the
 // frames of a tick, so that they leave in one send, and keeps to the peer's windows.
 type writer struct {
-	// Fixed by Take and Start.
+	// Fixed by ServeConn and Start.
 	sock *eventloop.Conn
 	pool *buffers
 

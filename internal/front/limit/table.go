@@ -123,7 +123,7 @@ func (t *Table) Allow(key uint64, q Quota, now int64) (wait time.Duration, ok bo
 	return t.AllowN(key, q, now, 1)
 }
 
-// AllowN is Take for n tokens, all or none. More than the burst are never there:
+// AllowN is Allow for n tokens, all or none. More than the burst are never there:
 // wait is then the longest time there is.
 func (t *Table) AllowN(key uint64, q Quota, now, n int64) (wait time.Duration, ok bool) {
 	if !q.Limited() || n <= 0 {

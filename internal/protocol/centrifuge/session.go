@@ -48,7 +48,7 @@ type sessionExtras struct {
 	bufferedInput []byte
 	// backlog is what the client is too slow for.
 	backlog *backlog.Queue
-	// firstExtras is the first subscription's, owns are the others'.
+	// firstExtras are the first subscription's, otherExtras the others'.
 	firstExtras *subscriptionExtras
 	otherExtras map[*subscription]*subscriptionExtras
 	// more are the subscriptions after the first, index all of them when they are many.

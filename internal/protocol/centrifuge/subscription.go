@@ -78,7 +78,7 @@ func (p *pending) answered() {
 	}
 }
 
-// A subscribeOptions is what a subscription is to be.
+// subscribeOptions are what a subscription is to be.
 type subscribeOptions struct {
 	channel string
 	ns      *namespace

@@ -2,7 +2,7 @@
 // a client that lost its connection continues where it was, a second request for the
 // same attaches to the first, and what was said can be read again.
 //
-//	v := recorder.Ask(ask)     // which client requests what; may be answered later
+//	v := recorder.Query(query) // which client requests what; may be answered later
 //	ask.Then(Answer{…})        // on the client's loop:
 //	  Start                    //   none exists yet: give the exchange to the Tape
 //	  Follow                   //   subscribe to its channel

@@ -69,7 +69,7 @@ type Recorder struct {
 	idle    bool           // nothing is followed: no tick is needed
 }
 
-// New returns a Recorder. It does nothing before the first Ask.
+// New returns a Recorder. It does nothing before the first Query.
 func New(o Options) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -108,7 +108,7 @@ func (r *Recorder) Check(cfg policy.Record) (policy.Record, error) {
 	return cfg, nil
 }
 
-// An Query is what a client wants.
+// A Query is what a client wants.
 type Query struct {
 	// Record is the route's configuration, as Check returned it; unused with ID.
 	Record *policy.Record
@@ -136,7 +136,7 @@ func (a *Query) channel() string {
 	return index(a.Record.Namespace, a.Key)
 }
 
-// An Answer reports what comes of an Ask. Exactly one field is set.
+// An Answer reports what comes of a Query. Exactly one field is set.
 type Answer struct {
 	Start  bool        // the Tape is to be given the exchange, by Tape.Begin or Tape.Void
 	Follow *Follow     // the recording is there

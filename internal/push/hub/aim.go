@@ -19,9 +19,9 @@ type Prefetcher interface{ Prefetch(step int) }
 // prefetchBatch is how many are requested ahead: not more than the nearest caches hold.
 const prefetchBatch = 64
 
-// Prefetch looks up where pubs go. Publish does so itself: this is for anyone who publishes on many
+// Prefetch looks up where pubs go and prefetches what publishing them needs. Publish does so itself: this is for anyone who publishes on many
 // channels at once. Each takes some ten lines of memory that the processor has not seen
-// for long, and here they come side by side. Publish what was aimed at soon. Any
+// for long, and here they come side by side. Publish what was prefetched soon. Any
 // goroutine.
 func (h *Hub) Prefetch(pubs []Publication) {
 	for i := 0; i < len(pubs); i += prefetchBatch {
@@ -59,7 +59,7 @@ func (h *Hub) prefetchAll(pubs []Publication) {
 	}
 }
 
-// prefetchOne is Aim for one: what is needed in the end comes while the way there is gone.
+// prefetchOne is Prefetch for one: what is needed in the end comes while the way there is gone.
 func (h *Hub) prefetchOne(p *Publication) {
 	hash := h.table.hash(p.Channel)
 	if ch := h.table.guess(hash); ch != nil {

@@ -25,7 +25,7 @@ func (o *SubscribeOptions) filter() *filter {
 	return &filter{accept: o.Select, public: o.Public, skip: o.SkipID, since: o.Since}
 }
 
-// match is wants for a filter. decided says that the copies of a publication were
+// match is matches for a filter. decided says that the copies of a publication were
 // separated already.
 func (f *filter) match(m *Message) (wanted, decided bool) {
 	switch {

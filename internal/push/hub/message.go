@@ -185,7 +185,7 @@ type Publication struct {
 	// answer reads as the message's ID does. It may cost a read.
 	Checked bool
 	// Now is when it was handed in, for brokers that store here; the zero Time means that
-	// they look at the clock. Hub.Aim fills it in for many at once.
+	// they look at the clock. Hub.Prefetch fills it in for many at once.
 	Now time.Time
 
 	to *channel
