@@ -4,7 +4,7 @@
 //	c.Handle("connections", func(from string, data []byte) []byte { … })
 //	c.OnChange(joined, gone)
 //	go c.Run(ctx)                                    // the owner waits for it
-//	answers, missing, err := c.Ask(ctx, "connections", nil)
+//	answers, missing, err := c.Request(ctx, "connections", nil)
 //
 // Every node sends the others a heartbeat once in a Heartbeat. One that has not
 // been seen for a Lease is gone, and one that ends in order says so. A node is
@@ -25,7 +25,7 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-// Errors of Ask and AskNode. Test with errors.Is.
+// Errors of Request and RequestNode. Test with errors.Is.
 var (
 	// ErrNoNode is for an unknown node, or one that went while it was asked.
 	ErrNoNode = errors.New("no such node")

@@ -12,7 +12,7 @@ import (
 
 // Bounds of what goes over the bus at a time.
 const (
-	// MaxQuestion bounds what Ask and RequestNode send.
+	// MaxQuestion bounds what Request and RequestNode send.
 	MaxQuestion = 480 << 10
 	// MaxAnswer bounds what a handler returns. It goes in parts.
 	MaxAnswer = 16 << 20

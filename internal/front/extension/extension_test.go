@@ -77,7 +77,7 @@ func TestOnlyConfiguredHooksAreCalled(t *testing.T) {
 	f := func(k Kind, want bool, scope ...string) {
 		t.Helper()
 		if got := x.Handles(k, scope...); got != want {
-			t.Errorf("Wants(%s, %q) = %v", k, scope, got)
+			t.Errorf("Handles(%s, %q) = %v", k, scope, got)
 		}
 	}
 	f(Request, true)
