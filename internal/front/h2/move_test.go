@@ -45,7 +45,7 @@ func (f *front) movedTo(engine string, sizes *[]int) *front {
 		f.t.Fatal(err)
 	}
 	pause.Each(func(l *eventloop.Loop) {
-		e, err := l.Export(true, func(body []byte, fds []int) (int, error) {
+		e, err := l.Export(true, func(_ int, body []byte, fds []int) (int, error) {
 			frame := takeover.Frame{Type: takeover.Conns, Body: bytes.Clone(body)}
 			for _, fd := range fds {
 				d, err := syscall.Dup(fd)
