@@ -1,9 +1,6 @@
 package observe
 
 import (
-	"fmt"
-	"io"
-	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,29 +37,6 @@ func (c *catalog) histogram(name, help string, labels ...string) *prometheus.Des
 func (c *catalog) note(kind, name, help string, labels ...string) *prometheus.Desc {
 	c.list = append(c.list, metricDoc{name: name, help: help, kind: kind, when: c.when, labels: labels})
 	return prometheus.NewDesc(name, help, labels, nil)
-}
-
-// write writes the reference.
-func (c *catalog) write(w io.Writer) {
-	list := slices.SortedFunc(slices.Values(c.list), func(a, b metricDoc) int { return strings.Compare(a.name, b.name) })
-	fmt.Fprint(w, "# Metrics\n\n<!-- Generated from the code: go test ./internal/observe -run TestMetricsReferenceIsCurrent -update -->\n\n"+
-		"`GET /metrics` on the admin listener, for Prometheus. Counters of loops are summed when they are read, so that there are few\n"+
-		"series however many loops there are: at most 340 on a plain configuration with 4 loops. Series with the label `cluster` or\n"+
-		"`peer` grow with the clusters that are configured.\n\n"+
-		"Histograms are classic; with `metrics.native_histograms` they are native, which a Prometheus takes that scrapes protobuf.\n"+
-		"Besides these there are Go's own collectors, `go_*` and `process_*`.\n\n"+
-		"| name | type | labels | what it says |\n|---|---|---|---|\n")
-	for _, m := range list {
-		labels := "`" + strings.Join(m.labels, "`, `") + "`"
-		if len(m.labels) == 0 {
-			labels = ""
-		}
-		help := m.help
-		if m.when != "" {
-			help += " " + m.when
-		}
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", m.name, m.kind, labels, help)
-	}
 }
 
 // governorMetrics are the numbers of the governor's snapshot.

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/observe/governor"
 	"github.com/weir-gateway/weir/internal/observe/monitor"
 	"github.com/weir-gateway/weir/test/judge"
 )
@@ -28,7 +27,7 @@ func TestEveryPanelHasData(t *testing.T) {
 			late := time.Now().Add(patience)
 			for len(missing) > 0 && time.Now().Before(late) {
 				missing = nil
-				for title, exprs := range monitor.Panels(governor.DefaultThresholds(), native) {
+				for title, exprs := range dashboardExpressions(t, native) {
 					for _, e := range exprs {
 						if n, _ := w.results(standing.Replace(e)); n == 0 && !slices.Contains(absent, title) {
 							missing = append(missing, title+": "+e)

@@ -10,18 +10,6 @@ const (
 	maxPatterns     = 256 // in one grant
 )
 
-// Match reports whether pattern covers channel. In a pattern "*" represents one
-// or more bytes other than ".", ":" and "/", "**" for one or more of any bytes,
-// read from the left ("***" is "**" and "*"); everything else is itself, byte
-// for byte: no escapes, no case folding, no percent-decoding, no Unicode
-// normalisation. A channel is therefore covered in one spelling only.
-//
-// Grants are compiled once; this is for tools and tests.
-func Match(pattern, channel string) bool {
-	p := compile(pattern)
-	return p.match(channel)
-}
-
 type tokenKind uint8
 
 const (
@@ -60,6 +48,11 @@ type pattern struct {
 	middle  []patternToken
 }
 
+// compile prepares a pattern for comparing channels with it. In a pattern "*"
+// represents one or more bytes other than ".", ":" and "/", "**" one or more of any
+// bytes, read from the left ("***" is "**" and "*"); everything else is itself, byte
+// for byte: no escapes, no case folding, no percent-decoding, no Unicode
+// normalisation. A channel is therefore covered in one spelling only.
 func compile(text string) pattern {
 	first := strings.IndexByte(text, '*')
 	if first < 0 {

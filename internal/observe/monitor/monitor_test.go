@@ -49,8 +49,8 @@ const head = "Made of the default thresholds: go test ./internal/observe/monitor
 
 func TestDeployedFilesAreCurrent(t *testing.T) {
 	current(t, "deploy/prometheus/weir.rules.yaml", written(t, func(w io.Writer) error { return Rules(w, defaults, head) }))
-	current(t, "deploy/grafana/weir.json", written(t, func(w io.Writer) error { return Dashboard(w, defaults, false) }))
-	current(t, "deploy/grafana/weir-native.json", written(t, func(w io.Writer) error { return Dashboard(w, defaults, true) }))
+	current(t, "deploy/grafana/weir.json", written(t, func(w io.Writer) error { return writeDashboard(w, defaults, false) }))
+	current(t, "deploy/grafana/weir-native.json", written(t, func(w io.Writer) error { return writeDashboard(w, defaults, true) }))
 }
 
 // known are the metrics of the reference, and the series that histograms have besides.
@@ -78,12 +78,12 @@ func TestEveryMetricThatIsReadExists(t *testing.T) {
 	all := known(t)
 	f := func(where, expr string) {
 		t.Helper()
-		for _, name := range Metrics(expr) {
+		for _, name := range metricsOf(expr) {
 			if !all[name] {
 				t.Errorf("%s: there is no metric %s", where, name)
 			}
 		}
-		if len(Metrics(expr)) == 0 && !strings.Contains(expr, "weir:") && !strings.Contains(expr, "up{") {
+		if len(metricsOf(expr)) == 0 && !strings.Contains(expr, "weir:") && !strings.Contains(expr, "up{") {
 			t.Errorf("%s reads no metric: %s", where, expr)
 		}
 	}
@@ -94,7 +94,7 @@ func TestEveryMetricThatIsReadExists(t *testing.T) {
 		f(r.Name, r.Expr)
 	}
 	for _, native := range []bool{false, true} {
-		for title, exprs := range Panels(defaults, native) {
+		for title, exprs := range panelExpressions(defaults, native) {
 			for _, e := range exprs {
 				f(title, e)
 			}
@@ -164,8 +164,8 @@ func TestRulesFollowTheThresholds(t *testing.T) {
 			t.Errorf("no alert uses %s", key)
 		}
 	}
-	d := written(t, func(w io.Writer) error { return Dashboard(w, other, false) })
-	if bytes.Equal(d, written(t, func(w io.Writer) error { return Dashboard(w, defaults, false) })) {
+	d := written(t, func(w io.Writer) error { return writeDashboard(w, other, false) })
+	if bytes.Equal(d, written(t, func(w io.Writer) error { return writeDashboard(w, defaults, false) })) {
 		t.Error("the dashboard has the default thresholds")
 	}
 }
@@ -217,7 +217,7 @@ var units = []string{"s", "percentunit", "short", "bytes", "Bps", "cps", "none"}
 func TestDashboardHangsTogether(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		var d dashboardJSON
-		if err := json.Unmarshal(written(t, func(w io.Writer) error { return Dashboard(w, defaults, native) }), &d); err != nil {
+		if err := json.Unmarshal(written(t, func(w io.Writer) error { return writeDashboard(w, defaults, native) }), &d); err != nil {
 			t.Fatal(err)
 		}
 		var variables []string
@@ -266,7 +266,7 @@ func TestDashboardHangsTogether(t *testing.T) {
 }
 
 func TestEveryPanelHasBothForms(t *testing.T) {
-	classic, native := Panels(defaults, false), Panels(defaults, true)
+	classic, native := panelExpressions(defaults, false), panelExpressions(defaults, true)
 	if len(classic) != len(native) || len(classic) < 30 {
 		t.Errorf("%d panels, %d with native histograms", len(classic), len(native))
 	}
@@ -316,7 +316,7 @@ func TestEveryAlertHasItsRunbookPage(t *testing.T) {
 		}
 		current(t, name, facts.ReplaceAllFunc(text, func(old []byte) []byte {
 			m := facts.FindSubmatch(old)
-			return slices.Concat(m[1], []byte(Facts(&a, defaults)), m[2])
+			return slices.Concat(m[1], []byte(runbookFacts(&a, defaults)), m[2])
 		}))
 		at := 0
 		for _, s := range sections {

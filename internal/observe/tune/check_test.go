@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -102,7 +103,7 @@ func scenes(t *testing.T, c *Check) map[string]scene {
 		if spec := said["card "+name]; spec != "" {
 			m.Card = fakeCard(spec)
 		}
-		s := scene{want: cmpOr(said["want "+name], name), machine: m, profile: Profile(cmpOr(said["profile"], "gateway"))}
+		s := scene{want: cmp.Or(said["want "+name], name), machine: m, profile: Profile(cmp.Or(said["profile"], "gateway"))}
 		all[name] = s
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -43,8 +44,8 @@ func (p *probe) classQueue(l *Link, v *verdict) bool {
 		return false
 	}
 	want := l.String()
-	p.note(l.Device+" qdisc", cmpOr(now, "the kernel's own"), "rtnetlink")
-	v.now = appendTo(v.now, l.Device+": "+cmpOr(now, "the kernel's own"))
+	p.note(l.Device+" qdisc", cmp.Or(now, "the kernel's own"), "rtnetlink")
+	v.now = appendTo(v.now, l.Device+": "+cmp.Or(now, "the kernel's own"))
 	switch {
 	case now == want:
 	case now != "" && !strings.HasPrefix(now, "htb, incomplete") && !ours(now):

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ func serviceFile(line string) File {
 func (r *Report) Files() []File {
 	var pieces []File
 	for _, f := range r.Findings {
-		var why = fmt.Sprintf("# %s (now %s)\n", f.Why, cmpOr(f.Now, "not set"))
+		var why = fmt.Sprintf("# %s (now %s)\n", f.Why, cmp.Or(f.Now, "not set"))
 		for _, s := range f.Steps {
 			name, isSysctl := sysctlName(s.Target)
 			switch {
@@ -85,30 +86,4 @@ func WriteFiles(dir string, files []File) ([]string, error) {
 		names = append(names, name)
 	}
 	return names, nil
-}
-
-// Baseline is the sysctl.d file of a profile for a machine of which nothing is known:
-// deploy/sysctl.d has it. A leading - has settings ignored that a kernel does not have.
-func Baseline(p Profile) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# Kernel settings for a machine that serves Weir (profile %s).
-# cp deploy/sysctl.d/90-weir.conf /etc/sysctl.d/ && sysctl --system
-#
-# Written from the checks of weir tune by: go test ./internal/observe/tune -run TestDeployAgrees -update
-# What depends on the machine and its load is not here: weir tune check, weir tune plan.
-`, p)
-	for _, c := range Checks() {
-		if c.Base == nil || c.Base(p) == "" {
-			continue
-		}
-		fmt.Fprintf(&b, "\n# %s\n# Risk: %s.\n-%s = %s\n", c.Threshold, c.Risk, c.Name, c.Base(p))
-	}
-	return b.String()
-}
-
-func cmpOr(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -108,33 +108,6 @@ func ParseQuote(message []byte, q *Quote) (bool, error) {
 	return true, nil
 }
 
-// AppendQuote appends q as a message with its length, as ParseQuote and NextMessage read it.
-func AppendQuote(dst []byte, q *Quote) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(quoteBytes+q.Count*levelBytes))
-	dst = append(dst, quoteType)
-	dst = binary.BigEndian.AppendUint64(dst, q.Time)
-	dst = append(dst, q.Symbol[:]...)
-	dst = append(dst, byte(q.Count))
-	for _, l := range q.Levels[:q.Count] {
-		dst = binary.BigEndian.AppendUint64(dst, l.Bid)
-		dst = binary.BigEndian.AppendUint32(dst, l.BidSize)
-		dst = binary.BigEndian.AppendUint64(dst, l.Ask)
-		dst = binary.BigEndian.AppendUint32(dst, l.AskSize)
-	}
-	return dst
-}
-
-// AppendHead appends the head of a packet.
-func AppendHead(dst []byte, p Packet) []byte {
-	dst = append(dst, p.Session[:]...)
-	dst = binary.BigEndian.AppendUint64(dst, p.Sequence)
-	n := uint16(p.Count)
-	if p.End {
-		n = endOfSession
-	}
-	return binary.BigEndian.AppendUint16(dst, n)
-}
-
 // symbol returns the text of a padded name.
 func symbol(b []byte) string {
 	n := len(b)

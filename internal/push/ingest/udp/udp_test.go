@@ -2,6 +2,7 @@ package udp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -27,6 +28,33 @@ func (c *counts) Dropped(n uint64)   { c.dropped.Add(n) }
 func (c *counts) Conflated(n uint64) { c.conflated.Add(n) }
 func (c *counts) Gap(n uint64)       { c.gaps.Add(1); c.missing.Add(n) }
 
+// appendQuote appends q as a message with its length, as ParseQuote and NextMessage read it.
+func appendQuote(dst []byte, q *Quote) []byte {
+	dst = binary.BigEndian.AppendUint16(dst, uint16(quoteBytes+q.Count*levelBytes))
+	dst = append(dst, quoteType)
+	dst = binary.BigEndian.AppendUint64(dst, q.Time)
+	dst = append(dst, q.Symbol[:]...)
+	dst = append(dst, byte(q.Count))
+	for _, l := range q.Levels[:q.Count] {
+		dst = binary.BigEndian.AppendUint64(dst, l.Bid)
+		dst = binary.BigEndian.AppendUint32(dst, l.BidSize)
+		dst = binary.BigEndian.AppendUint64(dst, l.Ask)
+		dst = binary.BigEndian.AppendUint32(dst, l.AskSize)
+	}
+	return dst
+}
+
+// appendHead appends the head of a packet.
+func appendHead(dst []byte, p Packet) []byte {
+	dst = append(dst, p.Session[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, p.Sequence)
+	n := uint16(p.Count)
+	if p.End {
+		n = endOfSession
+	}
+	return binary.BigEndian.AppendUint16(dst, n)
+}
+
 func quote(name string, bid uint64) *Quote {
 	q := &Quote{Time: 1_700_000_000_000_000_000, Count: 2}
 	copy(q.Symbol[:], name+"        ")
@@ -38,9 +66,9 @@ func quote(name string, bid uint64) *Quote {
 func packet(session string, sequence uint64, quotes ...*Quote) []byte {
 	p := Packet{Sequence: sequence, Count: len(quotes)}
 	copy(p.Session[:], session+"          ")
-	b := AppendHead(nil, p)
+	b := appendHead(nil, p)
 	for _, q := range quotes {
-		b = AppendQuote(b, q)
+		b = appendQuote(b, q)
 	}
 	return b
 }
@@ -120,11 +148,11 @@ func FuzzPacket(f *testing.F) {
 			if text := appendJSON(nil, q, sequence, 4); !json.Valid(text) {
 				t.Errorf("not JSON: %s", text)
 			}
-			m := AppendQuote(nil, q)
+			m := appendQuote(nil, q)
 			message, rest, err := NextMessage(m)
 			var again Quote
 			ok, err2 := ParseQuote(message, &again)
-			if err != nil || err2 != nil || !ok || len(rest) != 0 || !bytes.Equal(AppendQuote(nil, &again), m) {
+			if err != nil || err2 != nil || !ok || len(rest) != 0 || !bytes.Equal(appendQuote(nil, &again), m) {
 				t.Errorf("%+v is read as %+v: %v, %v", q, again, err, err2)
 			}
 		})
@@ -222,7 +250,7 @@ func BenchmarkBook(b *testing.B) {
 	for b.Loop() {
 		data := feed[sequence/perPacket%uint64(len(feed))]
 		p := Packet{Sequence: sequence, Count: perPacket}
-		AppendHead(data[:0], p)
+		appendHead(data[:0], p)
 		book.packet(data)
 		sequence += perPacket
 		if sequence%50_000 == 0 {

@@ -12,16 +12,16 @@ import (
 
 var metricName = regexp.MustCompile(`\b(weir_[a-z0-9_]+|go_[a-z0-9_]+)\b`)
 
-// Metrics are the metrics that an expression reads, as they are written there.
-func Metrics(expr string) []string {
+// metricsOf are the metrics that an expression reads, as they are written there.
+func metricsOf(expr string) []string {
 	names := metricName.FindAllString(expr, -1)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// Facts is the part of an alert's runbook page that is made of the code: what fires it
+// runbookFacts is the part of an alert's runbook page that is made of the code: what fires it
 // and where it is seen.
-func Facts(a *Alert, t governor.Thresholds) string {
+func runbookFacts(a *Alert, t governor.Thresholds) string {
 	var b strings.Builder
 	line := func(k, format string, args ...any) { fmt.Fprintf(&b, "| %s | %s |\n", k, fmt.Sprintf(format, args...)) }
 	b.WriteString("| | |\n|---|---|\n")
@@ -51,10 +51,10 @@ func Facts(a *Alert, t governor.Thresholds) string {
 
 // seenOn are the panels that read what the alert reads.
 func seenOn(a *Alert, t governor.Thresholds) (titles []string) {
-	panels := Panels(t, false)
+	panels := panelExpressions(t, false)
 	for _, title := range slices.Sorted(maps.Keys(panels)) {
-		read := Metrics(strings.Join(panels[title], " "))
-		if slices.ContainsFunc(Metrics(a.Expr), func(m string) bool { return slices.Contains(read, m) }) {
+		read := metricsOf(strings.Join(panels[title], " "))
+		if slices.ContainsFunc(metricsOf(a.Expr), func(m string) bool { return slices.Contains(read, m) }) {
 			titles = append(titles, title)
 		}
 	}

@@ -22,9 +22,8 @@ type panel struct {
 // A query is an expression and how its series are named.
 type query struct{ expr, legend string }
 
-// Panels returns the dashboard's queries, by title: tests and those who move panels
-// elsewhere read it. Grafana's variables are left in the expressions.
-func Panels(t governor.Thresholds, native bool) map[string][]string {
+// panelExpressions returns the dashboard's queries, by title. Grafana's variables are left in the expressions.
+func panelExpressions(t governor.Thresholds, native bool) map[string][]string {
 	all := map[string][]string{}
 	for _, p := range panels(t.WithDefaults(), native) {
 		for _, q := range p.queries {
@@ -77,9 +76,9 @@ type (
 // source is the data source that the reader of the dashboard chooses.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// Dashboard writes the dashboard for Grafana 10 or newer under thresholds t. native is
+// writeDashboard writes the dashboard for Grafana 10 or newer under thresholds t. native is
 // for a Prometheus that keeps native histograms (metrics.native_histograms).
-func Dashboard(w io.Writer, t governor.Thresholds, native bool) error {
+func writeDashboard(w io.Writer, t governor.Thresholds, native bool) error {
 	uid, title := "weir", "Weir"
 	if native {
 		uid, title = "weir-native", "Weir (native histograms)"

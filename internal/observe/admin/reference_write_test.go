@@ -13,8 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Reference writes docs/reference/admin-api.md.
-func Reference(w io.Writer) {
+// writeReference writes docs/reference/admin-api.md.
+func writeReference(w io.Writer) {
 	fmt.Fprint(w, `# Admin API
 
 <!-- Generated from the code: go test ./internal/observe/admin -run TestReferenceIsCurrent -update -->
