@@ -209,15 +209,7 @@ func (l *link) handOver(s *tlsterm.Shake) {
 }
 
 func (l *link) shakeFailed(err error) {
-	cause := TLSFailed
-	switch {
-	case err == nil:
-		err = io.EOF
-	case errors.Is(err, tlsterm.ErrBusy):
-		err = upstream.ErrHandshakeBusy
-	case errors.Is(err, upstream.ErrHandshakeTimeout):
-		cause = TLSTimeout
-	}
+	err, cause := shakeFailure(err)
 	l.cluster.ShakeFailed(l.pool.key.peer, err, l.loopState.loop.Now())
 	l.session.Fail(&linkError{cause})
 	l.c.Close(nil)

@@ -88,17 +88,22 @@ func (u *upConn) established(x *Exchange) {
 	u.deadlineIn(max(at-u.loopState.loop.Now(), 1))
 }
 
-// shakeFailed ends the attempt on u: nothing of the request was sent.
-func (u *upConn) shakeFailed(x *Exchange, err error) {
-	cause := TLSFailed
+// shakeFailure returns how the cluster counts a failed handshake, and how its exchange ends.
+func shakeFailure(err error) (counted error, cause Cause) {
 	switch {
 	case err == nil:
-		err = io.EOF
+		return io.EOF, TLSFailed
 	case errors.Is(err, tlsterm.ErrBusy):
-		err = upstream.ErrHandshakeBusy
+		return upstream.ErrHandshakeBusy, TLSFailed
 	case errors.Is(err, upstream.ErrHandshakeTimeout):
-		cause = TLSTimeout
+		return err, TLSTimeout
 	}
+	return err, TLSFailed
+}
+
+// shakeFailed ends the attempt on u: nothing of the request was sent.
+func (u *upConn) shakeFailed(x *Exchange, err error) {
+	err, cause := shakeFailure(err)
 	x.Cluster.ShakeFailed(u.pool.key.peer, err, u.loopState.loop.Now())
 	x.broken(u, upstream.ConnectError, cause)
 }

@@ -1,6 +1,7 @@
 package governor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -88,15 +89,9 @@ func (c Config) WithDefaults() Config {
 	or(&c.Window, 5*time.Second)
 	or(&c.Evidence.Every, 10*time.Minute)
 	or(&c.Evidence.Profile, 2*time.Second)
-	if c.Evidence.Keep == 0 {
-		c.Evidence.Keep = 10
-	}
-	if c.Evidence.MaxBytes == 0 {
-		c.Evidence.MaxBytes = 256 << 20
-	}
-	if c.Memory.Policy == "" {
-		c.Memory.Policy = PolicyFixed
-	}
+	c.Evidence.Keep = cmp.Or(c.Evidence.Keep, 10)
+	c.Evidence.MaxBytes = cmp.Or(c.Evidence.MaxBytes, 256<<20)
+	c.Memory.Policy = cmp.Or(c.Memory.Policy, PolicyFixed)
 	c.Thresholds = c.Thresholds.WithDefaults()
 	return c
 }

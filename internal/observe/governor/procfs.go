@@ -136,14 +136,7 @@ func parsePressure(b []byte) (some, full float64, ok bool) {
 
 // parseSchedstat is the second field of /proc/…/schedstat: the nanoseconds spent
 // waiting for a processor.
-func parseSchedstat(b []byte) (wait uint64, ok bool) {
-	_, rest, ok := number(b)
-	if !ok {
-		return 0, false
-	}
-	wait, _, ok = number(rest)
-	return wait, ok
-}
+func parseSchedstat(b []byte) (wait uint64, ok bool) { return secondNumber(b) }
 
 // parseSockstat is the memory of TCP in pages (the line "TCP: … mem n").
 func parseSockstat(b []byte) (pages uint64, ok bool) {
@@ -164,13 +157,15 @@ func parseSockstat(b []byte) (pages uint64, ok bool) {
 }
 
 // parseStatm is the resident set in pages, the second field of /proc/self/statm.
-func parseStatm(b []byte) (pages uint64, ok bool) {
+func parseStatm(b []byte) (pages uint64, ok bool) { return secondNumber(b) }
+
+func secondNumber(b []byte) (v uint64, ok bool) {
 	_, rest, ok := number(b)
 	if !ok {
 		return 0, false
 	}
-	pages, _, ok = number(rest)
-	return pages, ok
+	v, _, ok = number(rest)
+	return v, ok
 }
 
 // maxThreads bounds how many threads' waits are read.

@@ -93,14 +93,7 @@ func (s command) refresh(token string) {
 	srv := s.srv()
 	withClaims(srv, srv.conf().tokens, auth.ForClient, token, s.inOrder, func(got *claims, err error) {
 		if err != nil {
-			switch e, d := verdict(err); {
-			case d != nil:
-				s.disconnect(*d)
-			case e.Temporary:
-				s.fail(*e)
-			default:
-				s.disconnect(protocol.DisconnectedExpired)
-			}
+			rejectToken(s, err, func() { s.disconnect(protocol.DisconnectedExpired) })
 			return
 		}
 		if got.Sub != s.account.user {
@@ -116,6 +109,19 @@ func (s command) refresh(token string) {
 		}
 		s.reply(r)
 	})
+}
+
+// rejectToken answers a refresh whose token was not accepted, by expire unless the
+// reason says otherwise.
+func rejectToken(s command, err error, expire func()) {
+	switch e, d := verdict(err); {
+	case d != nil:
+		s.disconnect(*d)
+	case e.Temporary:
+		s.fail(*e)
+	default:
+		expire()
+	}
 }
 
 // renew gives the connection a new end.
@@ -146,14 +152,7 @@ func (s command) subRefresh(c *protocol.Command) {
 		x := s.find(in)
 		switch {
 		case err != nil:
-			switch e, d := verdict(err); {
-			case d != nil:
-				s.disconnect(*d)
-			case e.Temporary:
-				s.fail(*e)
-			default:
-				s.fail(protocol.ErrorExpired)
-			}
+			rejectToken(s, err, func() { s.fail(protocol.ErrorExpired) })
 			return
 		case !got.isFor(s.session, channel):
 			s.disconnect(protocol.DisconnectedInvalidToken)

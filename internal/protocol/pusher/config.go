@@ -1,6 +1,7 @@
 package pusher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -159,14 +160,10 @@ func (c Config) WithDefaults() Config {
 			*n.at = *n.zero
 		}
 	}
-	if c.DefaultEvent == "" {
-		c.DefaultEvent = "message"
-	}
+	c.DefaultEvent = cmp.Or(c.DefaultEvent, "message")
 	apps := make([]App, len(c.Apps))
 	for i, a := range c.Apps {
-		if a.Namespace == "" {
-			a.Namespace = "default"
-		}
+		a.Namespace = cmp.Or(a.Namespace, "default")
 		apps[i] = a
 	}
 	c.Apps = apps
