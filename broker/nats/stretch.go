@@ -233,10 +233,11 @@ func resumes(ctx context.Context, s *readable, tok string, tail int, since hub.P
 // missedInLog is missing where the log has got fewer messages than l has channels: they are read instead, and
 // a sequence that is not there means that known is false.
 func missedInLog(s *stream, l laggards, end uint64) (found []string, from uint64, known bool, err error) {
-	if l.whole || len(l.tokens) == 0 || end < l.since || end-l.since > uint64(len(l.tokens)) {
+	most := min(len(l.tokens), stretchMost) // which are held at once
+	if l.whole || most == 0 || end < l.since || end-l.since > uint64(most) {
 		return nil, 0, false, nil
 	}
-	ms, err := readLog(s.life(), &s.logReader, l.since, end, 1+len(l.tokens)/readBatch)
+	ms, err := readLog(s.life(), &s.logReader, l.since, end, 1+most/readBatch)
 	if errors.Is(err, errBehind) {
 		return nil, 0, false, nil // as if they had not been read
 	}
