@@ -470,15 +470,17 @@ func warmHeap(conns int) {
 		block = 8 << 10
 		most  = 64 << 20
 	)
-	blocks := make([][]byte, min(conns*each, most)/block)
-	for i := range blocks {
-		blocks[i] = make([]byte, block)
-		for at := 0; at < block; at += 4 << 10 {
-			blocks[i][at] = 1 // or the kernel has not given it
+	fill := func() {
+		blocks := make([][]byte, min(conns*each, most)/block)
+		for i := range blocks {
+			blocks[i] = make([]byte, block)
+			for at := 0; at < block; at += 4 << 10 {
+				blocks[i][at] = 1 // or the kernel has not given it
+			}
 		}
+		runtime.KeepAlive(blocks)
 	}
-	runtime.KeepAlive(blocks)
-	blocks = nil
+	fill()
 	runtime.GC()
 }
 

@@ -84,6 +84,8 @@ func (s *snapshots) make(ctx context.Context) *admin.Snapshot {
 	r := a.read(now)
 	v := &admin.Snapshot{Time: now, Process: a.process(now), Governor: a.Governor.Snapshot(), Upstreams: a.upstreamsView()}
 	v.Degraded, v.Drain = a.degraded.list(), a.Drain()
+	rv := a.Revocations()
+	v.Revocations = admin.RevocationsNow{Subjects: rv.Subjects, Tokens: rv.Tokens, InForce: rv.Subjects + rv.Tokens, Refused: rv.Refused, Closed: rv.Closed}
 	v.Traffic = r.traffic
 	if !s.was.at.IsZero() {
 		v.Interval = now.Sub(s.was.at).Seconds()

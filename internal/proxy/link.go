@@ -209,7 +209,7 @@ func (l *link) handOver(s *tlsterm.Shake) {
 }
 
 func (l *link) shakeFailed(err error) {
-	err, cause := shakeFailure(err)
+	cause, err := shakeFailure(err)
 	l.cluster.ShakeFailed(l.pool.key.peer, err, l.loopState.loop.Now())
 	l.session.Fail(&linkError{cause})
 	l.c.Close(nil)

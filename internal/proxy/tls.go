@@ -89,21 +89,21 @@ func (u *upConn) established(x *Exchange) {
 }
 
 // shakeFailure returns how the cluster counts a failed handshake, and how its exchange ends.
-func shakeFailure(err error) (counted error, cause Cause) {
+func shakeFailure(err error) (cause Cause, counted error) {
 	switch {
 	case err == nil:
-		return io.EOF, TLSFailed
+		return TLSFailed, io.EOF
 	case errors.Is(err, tlsterm.ErrBusy):
-		return upstream.ErrHandshakeBusy, TLSFailed
+		return TLSFailed, upstream.ErrHandshakeBusy
 	case errors.Is(err, upstream.ErrHandshakeTimeout):
-		return err, TLSTimeout
+		return TLSTimeout, err
 	}
-	return err, TLSFailed
+	return TLSFailed, err
 }
 
 // shakeFailed ends the attempt on u: nothing of the request was sent.
 func (u *upConn) shakeFailed(x *Exchange, err error) {
-	err, cause := shakeFailure(err)
+	cause, err := shakeFailure(err)
 	x.Cluster.ShakeFailed(u.pool.key.peer, err, u.loopState.loop.Now())
 	x.broken(u, upstream.ConnectError, cause)
 }

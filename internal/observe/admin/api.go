@@ -42,6 +42,17 @@ type Snapshot struct {
 	Degraded []Degradation `json:"degraded"`
 	// Drain is absent before the clients start to leave.
 	Drain *Drain `json:"drain,omitempty"`
+	// Revocations are the revoked subjects and tokens that are in force on the node.
+	Revocations RevocationsNow `json:"revocations"`
+}
+
+// RevocationsNow counts revoked subjects and tokens, and what came of them since the start.
+type RevocationsNow struct {
+	Subjects int    `json:"subjects"`
+	Tokens   int    `json:"tokens"`
+	InForce  int    `json:"in_force"` // both together
+	Refused  uint64 `json:"refused"`  // tokens and clients
+	Closed   uint64 `json:"closed"`   // connections and proxied requests
 }
 
 // A Drain is how the clients of a node leave: the plan, which is a straight line from

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-gateway/weir/internal/net/prefetch"
 )
 
-// Prefetch is what a Sink, or a broker's Snapshot.Handle, may be besides: an implementation prefetches
+// A Prefetcher is what a Sink, or a broker's Snapshot.Handle, may be besides: Prefetch has the processor fetch
 // memory that it will need soon, without waiting. It is called for many of them before the
 // first is used: of a handle first for itself, with step 0, then for what it knows to look
 // for once that has come, with step 1; of a sink with step 1 only, since the hub knows where
