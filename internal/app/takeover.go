@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -143,31 +142,8 @@ func collectLater() (resume func()) {
 	}
 }
 
-// receive reads the connections until the old process has sent all, and returns the numbers
-// of those that cannot continue here.
-func (s *succession) receive() (refused []int, err error) {
-	number := 0
-	for {
-		records, more, err := s.parent.ReceiveConns()
-		if err != nil || !more {
-			return refused, err
-		}
-		for _, r := range records {
-			x, err := s.understand(r)
-			if err != nil {
-				s.app.log.Warn("a connection stays with the old process", "err", err)
-				refused = append(refused, number)
-				closeFiles(r.Files)
-			} else {
-				s.add(x)
-			}
-			number++
-		}
-	}
-}
-
-// add has x wait for arrive.
-func (s *succession) add(x arrival) {
+// add has list wait for arrive.
+func (s *succession) add(list []arrival) {
 	loops := len(s.app.loops.Loops())
 	if s.lists == nil {
 		s.lists = make([][]arrival, loops)
@@ -175,72 +151,16 @@ func (s *succession) add(x arrival) {
 			s.lists[i] = make([]arrival, 0, len(s.sockets)/loops+1)
 		}
 	}
-	i := x.conn.Loop % loops
-	s.lists[i] = append(s.lists[i], x)
+	for i := range list {
+		at := &s.lists[list[i].conn.Loop%loops]
+		*at = append(*at, list[i])
+	}
 }
 
 func closeFiles(fds []int) {
 	for _, fd := range fds {
 		sys.Close(fd)
 	}
-}
-
-// understand reads the state of a connection.
-func (s *succession) understand(r takeover.Record) (x arrival, err error) {
-	a := s.app
-	if x.conn, err = eventloop.Import(r.State); err != nil {
-		return x, err
-	}
-	switch n := x.conn.Socket; {
-	case n == 0 && len(r.Files) == 1:
-		x.fd = int32(r.Files[0])
-	case len(r.Files) > 0 || n == 0 || n > len(s.sockets):
-		return x, fmt.Errorf("%w: %d descriptors for a connection, socket %d of %d", takeover.ErrState, len(r.Files), n, len(s.sockets))
-	case s.sockets[n-1].loop != s.loop(x.conn.Loop):
-		return x, fmt.Errorf("%w: socket %d is another loop's, or not there", takeover.ErrState, n)
-	default:
-		x.fd, x.socket = s.sockets[n-1].fd, n
-	}
-	if tls := len(x.conn.Filter) > 0; tls != (a.tls != nil) {
-		return x, fmt.Errorf("the listener speaks TLS: %v, and the connection: %v", a.tls != nil, tls)
-	} else if tls {
-		if x.filter, x.opened, err = a.tls.Restore(x.conn.Loop%len(a.loops.Loops()), x.conn.Filter); err != nil {
-			return x, err
-		}
-	}
-	x.open, err = s.handler(x.conn)
-	return x, err
-}
-
-// handler reads the state of a connection's handler and returns what makes it.
-func (s *succession) handler(m *eventloop.Moving) (h2.Open, error) {
-	a := s.app
-	switch m.Kind {
-	case takeover.KindSSE, takeover.KindWebSocket, takeover.KindEvents:
-		session, err := a.push.ReadState(m.Kind, m.State, a.protocol.streamReaders())
-		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.Arrive(c, session) }, err
-	case takeover.KindHTTP1:
-		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.front.Arrive(c, m.State, m.Timer) }, nil
-	case takeover.KindHTTP2:
-		if a.http2 == nil {
-			return nil, errors.New("a connection of HTTP/2, which is switched off here (downstream.http2)")
-		}
-		x, err := a.http2.ReadState(m.State, s.stream)
-		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.http2.Arrive(c, x, m.Timer) }, err
-	case takeover.KindProtocol:
-		x, err := a.push.ReadProtocol(m.State, a.protocol.readers())
-		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.ArriveProtocol(c, x), nil }, err
-	}
-	return nil, fmt.Errorf("%w: a connection of kind %d is not known to this version", takeover.ErrState, m.Kind)
-}
-
-// stream is handler for a stream of HTTP/2.
-func (s *succession) stream(m *eventloop.Moving) (h2.Open, error) {
-	open, err := s.handler(m)
-	return func(c *eventloop.Conn) (eventloop.Handler, error) {
-		s.app.admission.arrived(c)
-		return open(c)
-	}, err
 }
 
 // arrive makes what was received this process's, on its loops, and returns how many
@@ -317,15 +237,12 @@ func (s *succession) follow() {
 			s.app.service.notified(s.app.opt.Service.Ready(s.app.service.status()))
 			return
 		}
-		for _, r := range records {
-			x, err := s.understand(r)
-			if err != nil {
-				s.app.log.Warn("a connection of the old process is closed", "err", err)
-				closeFiles(r.Files)
-				continue
-			}
-			s.add(x)
+		f := understood{}
+		f.understand(s.reader(), records)
+		for _, err := range f.refused {
+			s.app.log.Warn("a connection of the old process is closed", "err", err)
 		}
+		s.add(f.list)
 		s.arrive()
 	}
 }

@@ -299,7 +299,7 @@ func (c *Conn) leave() {
 	}
 	c.flags |= flagClosed
 	l.timers.Stop(&c.timer)
-	l.sent.take(c.key)
+	l.sent.remove(c.key)
 	if c.fd >= 0 {
 		l.poller.Leave(c.key, int(c.fd))
 	}

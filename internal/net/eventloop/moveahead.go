@@ -28,8 +28,8 @@ func (s sentSockets) number(k poller.Key) int32 {
 	return 0
 }
 
-// take is number, and forgets it.
-func (s sentSockets) take(k poller.Key) int32 {
+// remove is number, and forgets it.
+func (s sentSockets) remove(k poller.Key) int32 {
 	n := s.number(k)
 	if n != 0 {
 		s[k.Slot()] = 0

@@ -129,7 +129,7 @@ func (s *socket) close(err error, orderly, reset bool) {
 		s.carrying().carrier.Close(err, orderly)
 	case s.fd < 0: // it never had one
 	default:
-		if s.loop.sent.take(s.key) != 0 {
+		if s.loop.sent.remove(s.key) != 0 {
 			s.loop.poller.End(s.key, int(s.fd))
 		}
 		if reset {

@@ -55,16 +55,16 @@ func (l *lending) Quiesce(loans []Loan, h Handler, within time.Duration, paused 
 		}
 	}
 	if l.paused {
-		hold(p, h)
+		bufferReceived(p, h)
 		return
 	}
 	awaitQuiet(p, h, within)
 	l.stopped = nil
 }
 
-// hold submits what p has, and keeps the input that the kernel had received before for when the loop
+// bufferReceived submits what p has, and keeps the input that the kernel had received before for when the loop
 // reads again.
-func hold(p *Uring, h Handler) {
+func bufferReceived(p *Uring, h Handler) {
 	for range 100 {
 		p.submit()
 		if len(p.ready) == 0 && p.ring.Pending() == 0 || p.err != 0 {
