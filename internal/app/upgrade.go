@@ -288,7 +288,7 @@ func (h *handover) sendSocketsAhead() error {
 			}
 		}
 	}
-	return nil
+	return c.SettleAhead()
 }
 
 // forgetSockets has connections that stay end by themselves again: the new process has ended, or has

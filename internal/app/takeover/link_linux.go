@@ -30,7 +30,7 @@ const (
 	Done                      // old: nothing more comes
 	Refused                   // both: the takeover is off; a text
 	Revoked                   // old: with the log, some of the revocations that live in the process; JSON
-	Sockets                   // old: before the end of the log, sockets of connections of a loop; a State of socketsFields
+	Sockets                   // old: before the end of the log, sockets of connections of a loop; a State of socketsFields. None: new answers the same
 )
 
 func (t Type) String() string {

@@ -146,9 +146,11 @@ func TestSocketsComeBeforeTheLogEnds(t *testing.T) {
 	fds := []int{int(r.Fd()), int(w.Fd())}
 	first, err1 := c.SendSockets(3, fds)
 	second, err2 := c.SendSockets(0, fds[:1])
-	if err := errors.Join(err1, err2, c.Send(LogEnd, nil)); err != nil || first != 0 || second != 2 {
+	if err := errors.Join(err1, err2); err != nil || first != 0 || second != 2 {
 		t.Fatalf("numbers %d and %d, %v; want 0 and 2", first, second, err)
 	}
+	settled := make(chan error, 1)
+	go func() { settled <- errors.Join(c.SettleAhead(), c.Send(LogEnd, nil)) }()
 	var got []int
 	err = (&Parent{Link: b}).ReceiveLog(func(kind Type, body []byte, files []int) error {
 		loop, err := ReadSockets(body)
@@ -163,6 +165,9 @@ func TestSocketsComeBeforeTheLogEnds(t *testing.T) {
 	})
 	if want := []int{3, 2, 0, 1}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("loops and sockets %v, %v; want %v", got, err, want)
+	}
+	if err := <-settled; err != nil {
+		t.Errorf("the answer when all was received: %v", err)
 	}
 	for _, s := range []State{nil, State{}.Uint(socketsLoop, 1<<40), {1}} {
 		if loop, err := ReadSockets(s); err == nil {

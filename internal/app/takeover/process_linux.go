@@ -147,6 +147,20 @@ func (c *Child) SendSockets(loop int, fds []int) (first int, err error) {
 	return first, c.Send(Sockets, State{}.Uint(socketsLoop, uint64(loop)+1), fds...)
 }
 
+// SettleAhead waits until the new process has done what all that was sent to it before requires, so that nothing of it is
+// left for the pause.
+func (c *Child) SettleAhead() error {
+	err := c.Send(Sockets, nil)
+	if err != nil {
+		return err
+	}
+	f, err := c.expect(Sockets)
+	if err == nil {
+		f.Close()
+	}
+	return err
+}
+
 // ReadSockets returns the loop of SendSockets.
 func ReadSockets(s State) (loop int, err error) {
 	var n uint64
@@ -390,7 +404,15 @@ func (p *Parent) ReceiveLog(piece func(t Type, body []byte, files []int) error) 
 			f.Close()
 		}
 		switch f.Type {
-		case Log, Revoked, Sockets:
+		case Sockets:
+			if len(f.Files) == 0 { // see SettleAhead
+				if err := p.Send(Sockets, nil); err != nil {
+					return err
+				}
+				continue
+			}
+			fallthrough
+		case Log, Revoked:
 			if err := piece(f.Type, f.Body, f.Files); err != nil {
 				return err
 			}
