@@ -136,7 +136,7 @@ func New(cfg config.Config, opt Options) (_ *App, err error) {
 		opt.Dial = callout.Dial
 	}
 	a := &App{cfg: cfg, opt: opt, log: opt.Log, started: time.Now()}
-	a.reload.app = a
+	a.reload.app, a.reload.loaded = a, stampOf(opt.File)
 	a.upgrade.over = make(chan struct{})
 	a.upgrade.state.Store(&admin.Upgrade{})
 	a.reload.inForce.Store(&cfg)

@@ -16,7 +16,8 @@ import (
 // reloads is what reading the configuration again needs and has done.
 type reloads struct {
 	app        *App
-	sync.Mutex // one reload at a time
+	loaded     stamp // of the file as it was at New
+	sync.Mutex       // one reload at a time
 
 	// Any goroutine.
 	inForce atomic.Pointer[config.Config] // what runs: the newest, but for keys that wait for a restart
@@ -167,7 +168,7 @@ func (r *reloads) watch(ctx context.Context) error {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	applied := stampOf(r.app.opt.File)
+	applied := r.loaded
 	seen := applied
 	for {
 		select {

@@ -213,6 +213,41 @@ func TestAChangedFileIsApplied(t *testing.T) {
 	trial.Eventually(t, "the new answer", func() bool { _, got := g.get(t, "/x"); return got == "another" })
 }
 
+// A file that changes while the process starts is looked at as well: what counts is what it was at New.
+func TestAFileThatChangesDuringTheStartIsLookedAt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	write := func(body string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("routes: []\n")
+	cfg := config.Default()
+	cfg.Listen, cfg.Broker = "127.0.0.1:0", config.Broker{Kind: config.BrokerMemory}
+	cfg.EventLoop.Loops, cfg.Reload.Watch = 1, 20e6
+	var looks atomic.Int64
+	load := func() (config.Config, error) {
+		looks.Add(1)
+		return config.Config{}, errors.New("it is not for this test to apply it")
+	}
+	a, err := New(cfg, Options{File: file, Log: trial.Log(t), Load: load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("routes: [] # changed\n")
+	a.startTook.Store(1) // as at the end of the start, when the watch starts
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.reload.watch(ctx) }()
+	trial.Eventually(t, "the changed file is looked at", func() bool { return looks.Load() > 0 })
+	cancel()
+	if err := errors.Join(<-done, a.close()); err != nil {
+		t.Error(err)
+	}
+	a.loops.Release()
+}
+
 // TestReloadsCloseNothing holds connections of every kind through 200
 // reloads under load: idle ones, requests, a stream of Weir's own, a stream and a
 // WebSocket of a backend.
