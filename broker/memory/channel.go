@@ -154,15 +154,12 @@ func (k *keys) expire(before time.Duration) {
 	}
 }
 
-// forgetFirst forgets as many of the oldest uses of keys as again says: they are known by a later one.
-func (k *keys) forgetFirst(again map[hub.KeyID]int) {
-	if len(again) == 0 {
-		return
-	}
+// forget forgets the keys for which is holds. It looks at all of them.
+func (k *keys) forget(is func(hub.KeyID) bool) {
 	kept := k.queue[:0]
 	for _, x := range k.queue[k.head:] {
-		if again[x.id] > 0 {
-			again[x.id]--
+		if is(x.id) {
+			delete(k.used, x.id)
 		} else {
 			kept = append(kept, x)
 		}

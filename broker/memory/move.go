@@ -349,8 +349,8 @@ func (b *Broker) Import(piece []byte) error {
 // namespace it is of, and so how much of it is kept, is known at Start.
 type importing struct {
 	log    *log
-	newest uint64            // offset of the message that came last
-	again  map[hub.KeyID]int // how often keys came that the log had already
+	newest uint64                 // offset of the message that came last
+	again  map[hub.KeyID]movedKey // keys that the log had already, as they came last
 }
 
 func newImporting(maxKeys int, b *budget) *importing {
@@ -420,15 +420,29 @@ func (in *importing) message(e *entry) error {
 	return nil
 }
 
-// key adds a key. One that expired and was used again comes twice.
+// key adds a key. One that expired and was used again comes twice: it is added when all have come, in place of its
+// first use.
 func (in *importing) key(k *movedKey) {
-	if _, is := in.log.keys.used[k.id]; is {
-		if in.again == nil {
-			in.again = map[hub.KeyID]int{}
-		}
-		in.again[k.id]++
+	if _, is := in.log.keys.used[k.id]; !is {
+		in.log.keys.add(k.id, k.use, k.at, in.log.maxKeys)
+		return
 	}
-	in.log.keys.add(k.id, k.use, k.at, in.log.maxKeys)
+	if in.again == nil {
+		in.again = map[hub.KeyID]movedKey{}
+	}
+	in.again[k.id] = *k
+}
+
+// useKeysAgain adds the keys that came again.
+func (in *importing) useKeysAgain() {
+	if len(in.again) == 0 {
+		return
+	}
+	keys := &in.log.keys
+	keys.forget(func(id hub.KeyID) bool { _, is := in.again[id]; return is })
+	for id, k := range in.again {
+		keys.add(id, k.use, k.at, in.log.maxKeys)
+	}
 }
 
 // restored returns the log, as one of namespace n.
@@ -441,7 +455,7 @@ func (in *importing) restored(n hub.Namespace, deliver func(*hub.Message)) (*log
 	}
 	l.opts.Store(&n)
 	l.deliver = deliver
-	l.keys.forgetFirst(in.again)
+	in.useKeysAgain()
 	for _, c := range l.channels {
 		if c.ring.n > 0 {
 			l.trim(c)

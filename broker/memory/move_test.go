@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
@@ -111,6 +112,20 @@ func TestRepeatedKeysAreKnownAfterTheMove(t *testing.T) {
 	}
 	if again, err := publishTo(t, startedBroker(t, pieces), p); err != nil || again != first {
 		t.Errorf("%v, %v; want %v", again, err, first)
+	}
+}
+
+// The later use of a key that comes twice counts, also where no more keys are remembered than come.
+func TestTheLaterUseOfAKeyCounts(t *testing.T) {
+	in := newImporting(2, &budget{})
+	id := func(b byte) hub.KeyID { return hub.KeyID{b} }
+	for i, k := range []byte{1, 2, 1, 3} { // the third pushes out the first use of the first
+		in.key(&movedKey{id: id(k), use: use{offset: uint64(i + 1)}, at: time.Duration(i)})
+	}
+	in.useKeysAgain()
+	keys := &in.log.keys
+	if u, is := keys.used[id(1)]; !is || u.offset != 3 || len(keys.used) != 2 || len(keys.queue)-keys.head != 2 {
+		t.Errorf("used %v, queue %v from %d; want the third use of key 1", keys.used, keys.queue, keys.head)
 	}
 }
 

@@ -398,7 +398,12 @@ func (a *App) startHub(parts *group, ctx, background context.Context) error { //
 	}
 	for _, step := range []func() error{
 		s.takeLog,
-		func() error { return (&waitingRoom{a}).start(parts, ctx, background) },
+		func() error {
+			if err := (&waitingRoom{a}).start(parts, ctx, background); err != nil {
+				return fmt.Errorf("start the broker: %w", err)
+			}
+			return nil
+		},
 		func() error { a.revocations.start(parts, background); return nil },
 		func() error { return a.limits.start(a, parts, background) },
 		func() error { return a.protocol.start(a, parts, background) },

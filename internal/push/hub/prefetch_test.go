@@ -95,7 +95,7 @@ func TestNothingPublishedIsNothingToWaitFor(t *testing.T) {
 	}
 }
 
-func TestAimingAllocatesNothing(t *testing.T) {
+func TestPrefetchAllocatesNothing(t *testing.T) {
 	b := &pausing{handle: "h", pause: func() {}}
 	h, err := New(Config{}, b)
 	if err != nil {
@@ -114,8 +114,8 @@ func TestAimingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatWasAimedMayBeRenamed publishes on another channel than what was aimed.
-func TestWhatWasAimedMayBeRenamed(t *testing.T) {
+// TestWhatWasPrefetchedMayBeRenamed publishes on another channel than what was prefetched.
+func TestWhatWasPrefetchedMayBeRenamed(t *testing.T) {
 	b := &pausing{handle: "h", pause: func() {}}
 	h, err := New(Config{}, b)
 	if err != nil {
