@@ -62,7 +62,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 		}
 		return nil, err
 	}
-	defer tuneRuntime(len(g.shards))()
+	defer tuneRuntime(g.procs())()
 	rate, conns := g.spec.curves()
 	g.quota.reset(g.spec.Requests)
 	s := &session{g: g, rate: rate, conns: conns, open: g.spec.exchanges() && !g.spec.Closed, ramp: len(g.spec.Stages) > 0}
@@ -100,7 +100,7 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 			return nil, err
 		}
 	}
-	defer tuneRuntime(len(g.shards))()
+	defer tuneRuntime(g.procs())()
 	n := float64(len(g.links))
 	g.quota.reset(0)
 	s := &session{
@@ -116,12 +116,23 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 	return w, nil
 }
 
-// tuneRuntime fits Go's runtime to measuring, and returns what undoes it. A pacer
-// that sleeps in a system call keeps its P until the runtime's monitor takes it
-// away, up to 10 ms later: with fewer Ps than loops and pacer a loop waits for that.
-func tuneRuntime(loops int) (undo func()) {
+// procs is how many Ps Go's runtime needs. A loop that waits, and a pacer that sleeps, in
+// a system call keep their P until the runtime's monitor takes it away, up to 10 ms later:
+// with fewer Ps than those a loop waits for that, and with no more than those a goroutine
+// of HTTP/2 does.
+func (g *Generator) procs() int {
+	n := len(g.shards) + 1
+	if g.spec.Version == "2" {
+		n++
+	}
+	return n
+}
+
+// tuneRuntime fits Go's runtime to measuring, with at least want Ps, and returns what
+// undoes it.
+func tuneRuntime(want int) (undo func()) {
 	gc := debug.SetGCPercent(gcPercent)
-	procs, want := runtime.GOMAXPROCS(0), loops+1
+	procs := runtime.GOMAXPROCS(0)
 	if procs < want {
 		runtime.GOMAXPROCS(want)
 	}
