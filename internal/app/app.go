@@ -27,6 +27,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/limit"
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/net/systemd"
 	"github.com/weir-gateway/weir/internal/net/tlsterm"
 	"github.com/weir-gateway/weir/internal/observe"
@@ -331,6 +332,7 @@ func (a *App) AdminAddr() net.Addr {
 // are drained over the configured time, and the broker stops after the last
 // of them. A done hard ends the draining at once. It is called once.
 func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
+	sys.SpareP(len(a.loops.Loops()))
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	parts := newGroup(stop)

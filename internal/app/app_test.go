@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/downstream"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/websocket"
@@ -222,4 +224,12 @@ func TestResumeReplaysWhatWasMissed(t *testing.T) {
 func (g *gateway) underWay() int {
 	n, _ := g.watching.probe.UnderWay()
 	return n
+}
+
+// TestLoopsLeaveAPToOthers: a loop that waits keeps its P.
+func TestLoopsLeaveAPToOthers(t *testing.T) {
+	start(t, func(c *config.Config) { c.EventLoop.Loops = sys.Processors() })
+	if ps := runtime.GOMAXPROCS(0); ps <= sys.Processors() {
+		t.Errorf("Go uses %d Ps, and there are %d loops", ps, sys.Processors())
+	}
 }

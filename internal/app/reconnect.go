@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"encoding/json"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,7 +121,7 @@ func (r *room) cost() (cost time.Duration, measured bool) { return r.value(r.ass
 // time that is not used; rateNow that with what is idle now.
 func (r *room) rate(idle float64) float64 {
 	cost, _ := r.cost()
-	return float64(runtime.GOMAXPROCS(0)) * max(idle, leastIdle) * reconnectShare / cost.Seconds()
+	return float64(sys.Processors()) * max(idle, leastIdle) * reconnectShare / cost.Seconds()
 }
 
 func (r *room) rateNow() float64 { return r.rate(r.idle()) }

@@ -3,12 +3,12 @@ package app
 import (
 	"encoding/json"
 	"math"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/app/config"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
@@ -63,7 +63,7 @@ func TestTheCostOfAReconnectionIsMeasured(t *testing.T) {
 // What a node sends the others follows from what was measured.
 func TestTheRateOfReconnectionsFollowsTheCost(t *testing.T) {
 	g := start(t, func(*config.Config) {})
-	procs := float64(runtime.GOMAXPROCS(0))
+	procs := float64(sys.Processors())
 	f := func(idle, want float64) {
 		t.Helper()
 		if got := g.room.rate(idle); math.Abs(got-want) > want/100 {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // receive reads the connections until the old process has sent all, and returns the numbers
@@ -20,7 +20,7 @@ import (
 func (s *succession) receive() (refused []int, err error) {
 	var frames []*understood
 	var working sync.WaitGroup
-	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	free := make(chan struct{}, sys.Processors())
 	reader := s.reader()
 	number := 0
 	for {

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/websocket"
 )
 
@@ -144,7 +144,7 @@ func (g *Generator) makeLoops() error {
 	if spec.Loops == 0 {
 		spec.Loops = 1
 		if spec.mostConns() > manyConns {
-			spec.Loops = runtime.GOMAXPROCS(0)
+			spec.Loops = sys.Processors()
 		}
 	}
 	spec.Loops = min(spec.Loops, 255, max(spec.mostConns(), 1))

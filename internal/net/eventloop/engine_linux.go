@@ -2,9 +2,9 @@ package eventloop
 
 import (
 	"log/slog"
-	"runtime"
 
 	"github.com/weir-gateway/weir/internal/net/poller"
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // maxTable bounds the connections of one ring where the descriptor limit is far
@@ -37,7 +37,7 @@ func chooseEngine(cfg Config, log *slog.Logger, probe, prefer func() error) (Con
 		return cfg, epoll
 	}
 	if cfg.Loops == 0 {
-		cfg.Loops = min(runtime.GOMAXPROCS(0), 255)
+		cfg.Loops = min(sys.Processors(), 255)
 	}
 	table := min(connsPerTable(), maxTable)
 	if cfg.MaxConns == 0 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -179,7 +178,7 @@ func newGroup(cfg Config, accept func(*Conn) Handler, log *slog.Logger, open fun
 	}
 	cfg = cfg.WithDefaults()
 	if cfg.Loops == 0 {
-		cfg.Loops = min(runtime.GOMAXPROCS(0), 255)
+		cfg.Loops = min(sys.Processors(), 255)
 	}
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = connsPerTable()

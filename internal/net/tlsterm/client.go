@@ -5,10 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"runtime"
 	"sync"
 
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
@@ -39,7 +39,7 @@ const (
 
 // NewClient makes a Client for the loops with the numbers below loops.
 func NewClient(loops int) *Client {
-	cl := &Client{gate: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), live: newLiveSet[*Shake]()}
+	cl := &Client{gate: make(chan struct{}, max(sys.Processors()/2, 1)), live: newLiveSet[*Shake]()}
 	for range loops {
 		cl.loopStates = append(cl.loopStates, newLoopState())
 	}

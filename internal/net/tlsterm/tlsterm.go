@@ -21,12 +21,12 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
 
@@ -90,7 +90,7 @@ func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error)
 	}
 	cfg = cfg.WithDefaults()
 	if cfg.HandshakeCPUs == 0 {
-		cfg.HandshakeCPUs = max(runtime.GOMAXPROCS(0)/2, 1)
+		cfg.HandshakeCPUs = max(sys.Processors()/2, 1)
 	}
 	t := &Terminator{
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),

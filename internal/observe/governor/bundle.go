@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 // A part is one file of a bundle.
@@ -202,7 +204,8 @@ func readme(now time.Time, reason string, armed bool, notes []string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Path + " " + info.Main.Version
 	}
-	fmt.Fprintf(&b, "Program: %s, %s %s/%s, GOMAXPROCS %d\n\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))
+	fmt.Fprintf(&b, "Program: %s, %s %s/%s, %d processors, GOMAXPROCS %d\n\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		sys.Processors(), runtime.GOMAXPROCS(0))
 	b.WriteString("Files, in the order in which they were made:\n\n")
 	b.WriteString(strings.Join(notes, "\n"))
 	b.WriteString("\n\n")

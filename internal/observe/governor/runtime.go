@@ -17,7 +17,6 @@ const (
 	rtNotInGo
 	rtCreated
 	rtThreads
-	rtProcs
 	rtSchedLatency
 	rtPause
 	rtStop
@@ -48,7 +47,7 @@ var runtimeNames = [rtMetrics]string{
 	rtGoroutines: "/sched/goroutines:goroutines", rtRunning: "/sched/goroutines/running:goroutines",
 	rtRunnable: "/sched/goroutines/runnable:goroutines", rtWaiting: "/sched/goroutines/waiting:goroutines",
 	rtNotInGo: "/sched/goroutines/not-in-go:goroutines", rtCreated: "/sched/goroutines-created:goroutines",
-	rtThreads: "/sched/threads/total:threads", rtProcs: "/sched/gomaxprocs:threads",
+	rtThreads:      "/sched/threads/total:threads",
 	rtSchedLatency: "/sched/latencies:seconds", rtPause: "/sched/pauses/total/gc:seconds",
 	rtStop: "/sched/pauses/stopping/gc:seconds", rtLockWait: "/sync/mutex/wait/total:seconds",
 	rtCycles: "/gc/cycles/total:gc-cycles", rtCPUGC: "/cpu/classes/gc/total:cpu-seconds",

@@ -92,7 +92,7 @@ func newSampler(g *Governor) *sampler {
 		rt: newRuntimeReader(), kickSlow: make(chan int, 1), kickStalls: make(chan int, 1), files: descriptorLimit(),
 	}
 	s.rt.read()
-	s.machine = newMachine(cfg.Thresholds, max(int(s.rt.u(rtProcs)), 1))
+	s.machine = newMachine(cfg.Thresholds, sys.Processors())
 	limit, from := memoryLimit(cfg.Memory, c, g.root)
 	s.limit = limit
 	s.undo = append(s.undo, applyLimit(limit, from))
@@ -206,7 +206,7 @@ func (s *sampler) strip() {
 	r, v := s.rt, &s.view.Sched
 	v.Goroutines, v.Running, v.Runnable = int(r.u(rtGoroutines)), int(r.u(rtRunning)), int(r.u(rtRunnable))
 	v.Waiting, v.NotInGo, v.Threads = int(r.u(rtWaiting)), int(r.u(rtNotInGo)), int(r.u(rtThreads))
-	v.Procs = max(int(r.u(rtProcs)), 1)
+	v.Procs = sys.Processors()
 	queue := float64(v.Runnable) / float64(v.Procs)
 	s.sec.n++
 	s.sec.run += queue

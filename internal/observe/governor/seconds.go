@@ -1,9 +1,11 @@
 package governor
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/stat"
+	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 )
 
@@ -109,7 +111,9 @@ func (s *sampler) collectorSecond(now time.Time, a, b *totals, d time.Duration) 
 		cycles: cycles, at: now, gc: r.f(rtCPUGC), assist: r.f(rtCPUAssist), idleMark: r.f(rtCPUMarkIdle), scav: r.f(rtCPUScavenge),
 		total: r.f(rtCPUTotal), unused: r.f(rtCPUIdle),
 	}
-	if total := now1.total - c.total; !c.at.IsZero() && total > 0 {
+	// The runtime counts the time of all Ps, of which there may be more than processors.
+	perP := float64(runtime.GOMAXPROCS(0)) / float64(sys.Processors())
+	if total := (now1.total - c.total) / perP; !c.at.IsZero() && total > 0 {
 		v.Period = now.Sub(c.at).Seconds() / float64(cycles-c.cycles)
 		v.Share = max(now1.gc-c.gc-(now1.idleMark-c.idleMark), 0) / total
 		v.Assist, v.Scavenge = max(now1.assist-c.assist, 0)/total, max(now1.scav-c.scav, 0)/total
