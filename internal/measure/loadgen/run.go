@@ -62,7 +62,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 		}
 		return nil, err
 	}
-	defer tuneRuntime(g.procs())()
+	defer tuneRuntime(procs(&g.spec, len(g.shards)))()
 	rate, conns := g.spec.curves()
 	g.quota.reset(g.spec.Requests)
 	s := &session{g: g, rate: rate, conns: conns, open: g.spec.exchanges() && !g.spec.Closed, ramp: len(g.spec.Stages) > 0}
@@ -100,7 +100,7 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 			return nil, err
 		}
 	}
-	defer tuneRuntime(g.procs())()
+	defer tuneRuntime(procs(&g.spec, len(g.shards)))()
 	n := float64(len(g.links))
 	g.quota.reset(0)
 	s := &session{
@@ -120,9 +120,9 @@ func (g *Generator) Measure(ctx context.Context, load Load, d time.Duration) (*W
 // a system call keep their P until the runtime's monitor takes it away, up to 10 ms later:
 // with fewer Ps than those a loop waits for that, and with no more than those a goroutine
 // of HTTP/2 does.
-func (g *Generator) procs() int {
-	n := len(g.shards) + 1
-	if g.spec.Version == "2" {
+func procs(s *Spec, loops int) int {
+	n := loops + 1
+	if s.Version == "2" {
 		n++
 	}
 	return n
