@@ -2,8 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -110,19 +108,4 @@ func Deprecations(s Sources) (all []Warning) {
 		}
 	}
 	return all
-}
-
-// deprecatedTable lists the deprecated keys for the reference.
-func deprecatedTable() string {
-	var b strings.Builder
-	b.WriteString("\n## Deprecated keys\n\nThese are accepted still, with a warning by `weir config check` and at the start; [how long](versioning.md#deprecation).\n\n| key | write instead |\n|---|---|\n")
-	for _, path := range slices.Sorted(maps.Keys(deprecated)) {
-		p := deprecated[path]
-		meaning := ""
-		if p.invert {
-			meaning = ", which means the opposite"
-		}
-		fmt.Fprintf(&b, "| `%s` | `%s`%s |\n", path, p.successor(path), meaning)
-	}
-	return b.String()
 }

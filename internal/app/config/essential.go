@@ -103,28 +103,3 @@ func settable() int {
 	all := keysOf(reflect.TypeFor[Config]())
 	return len(slices.DeleteFunc(all, func(k key) bool { return k.shape == section }))
 }
-
-// EssentialsMarkdown is docs/reference/keys.md.
-func EssentialsMarkdown() string {
-	docs, all := fieldDocs(), essentials()
-	var b strings.Builder
-	fmt.Fprintf(&b, `# The keys you need
-
-<!-- Generated from the Go source by go generate ./internal/app/config. Do not edit. -->
-
-Every key has a default, and %sweir serve%s starts without any. These %d are the ones that most installations set. The
-other %d are for special cases: [all keys](config.md), or %sweir config docs --all%s.
-
-A whole configuration, which %sweir serve --config weir.yaml%s starts with:
-
-%syaml
-%s%s
-
-`, "`", "`", len(all), settable()-len(all), "`", "`", "`", "`", "```", essentialYAML, "```")
-	b.WriteString("| key | meaning | example |\n|---|---|---|\n")
-	for _, e := range all {
-		cell := strings.NewReplacer("|", `\|`)
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` |\n", e.path, cell.Replace(summary(e.key, docs)), cell.Replace(e.example))
-	}
-	return b.String()
-}

@@ -25,7 +25,7 @@ func TestEssentialKeysAreFewAndKnown(t *testing.T) {
 	if text := Essentials(); strings.Count(text, "    example: ") != len(all) || !strings.Contains(text, "weir config docs --all") {
 		t.Errorf("%s", text)
 	}
-	golden(t, "../../../docs/reference/keys.md", []byte(EssentialsMarkdown()))
+	golden(t, "../../../docs/reference/keys.md", []byte(keysPage()))
 }
 
 func TestTheSmallConfigurationIsValid(t *testing.T) {

@@ -117,7 +117,7 @@ func TestDeprecatedKeysAreAcceptedWithAWarning(t *testing.T) {
 	if got := Deprecations(Sources{File: file(t, "listen: 127.0.0.1:1\n")}); got != nil {
 		t.Errorf("%+v", got)
 	}
-	if !strings.Contains(Markdown(), "| `tls.disable_tickets` | `tls.tickets`, which means the opposite |") {
+	if !strings.Contains(configPage(), "| `tls.disable_tickets` | `tls.tickets`, which means the opposite |") {
 		t.Error("the reference does not have it")
 	}
 }

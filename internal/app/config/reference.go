@@ -138,61 +138,6 @@ func matching(all []key, query string, docs map[string]string) []key {
 	return nil
 }
 
-// Markdown is docs/reference/config.md.
-func Markdown() string {
-	docs, def := fieldDocs(), reflect.ValueOf(Default())
-	var b strings.Builder
-	b.WriteString(`# Configuration: all keys
-
-<!-- Generated from the Go source by go generate ./internal/app/config. Do not edit. -->
-
-Values are read from a YAML file (` + "`--config`" + `), then from environment variables, then from flags
-(` + "`--set key.path=value`" + `); a later source overrides an earlier one. Sections are merged key by key, lists are
-replaced whole. Unknown keys and variables are errors. Most installations set [less than 25 keys](keys.md); the rest is for
-special cases.
-
-- **Durations** are text: ` + "`500ms`, `30s`, `24h`, `7d`" + `.
-- **Sizes** are integers or text with a unit: ` + "`65536`, `64KiB`, `1GiB`" + `.
-- **Lists** in a variable or flag are separated by commas; lists of sections are written as JSON:
-  ` + "`WEIR_NAMESPACES='[{\"name\":\"default\",\"anonymous\":true}]'`" + `.
-- **reload** says when a change takes effect in a running server: ` + "`live`" + ` at once, also for open connections;
-  ` + "`connection`" + ` at once for new connections and requests; ` + "`restart`" + ` at the next start. ` + "`weir config diff`" + ` shows what a
-  reload would change. An entry of a list that is added or removed goes by the class of the list.
-- An empty variable counts as not set. What Kubernetes sets for a Service called weir
-  (` + "`WEIR_SERVICE_HOST`, `WEIR_PORT`" + ` …) is ignored.
-
-` + "`weir config default`" + ` writes a file with every key, ` + "`weir config check`" + ` checks one, ` + "`weir config effective`" + ` shows
-what all sources together give.
-
-Variables read by commands in place of a flag:
-
-`)
-	for _, e := range CommandEnv {
-		fmt.Fprintf(&b, "- `%s` (`%s`): %s\n", e.Name, e.Flag, e.Doc)
-	}
-	b.WriteString(deprecatedTable())
-	b.WriteString("\n## Keys\n")
-	for _, k := range keysOf(def.Type()) {
-		level := "###"
-		if k.shape == section || k.shape == list && strings.Count(k.path, ".") == 0 {
-			level = "##"
-		}
-		fmt.Fprintf(&b, "\n%s `%s`\n\n", level, k.path)
-		if doc := docs[docKey(k.field)]; doc != "" {
-			b.WriteString(strings.Join(wrap(keyed(doc, k.field), 112), "\n") + "\n\n")
-		}
-		fmt.Fprintf(&b, "%s%s", kindOf(k), defaultText(k, def))
-		if k.shape != section {
-			b.WriteString(" · reload: " + string(k.class))
-		}
-		if k.env != "" {
-			fmt.Fprintf(&b, " · `%s`", k.env)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
 // kindOf names what is written for k, as documentation says it.
 func kindOf(k key) string {
 	switch k.shape {

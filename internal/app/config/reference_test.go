@@ -48,7 +48,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	if *update {
 		docsJSON = b.Bytes()
 	}
-	golden(t, "../../../docs/reference/config.md", []byte(Markdown()))
+	golden(t, "../../../docs/reference/config.md", []byte(configPage()))
 }
 
 // golden compares got with the committed file, or writes it with -update.
