@@ -111,7 +111,7 @@ func (a *departure) start(plan wire.DrainPlan, alone bool) {
 	if alone && a.keepsListener(float64(a.streams())) {
 		a.loops.StopAccepting()
 	} else {
-		a.loops.PaceAccepting(refusalsPerSecond)
+		a.loops.LimitAcceptRate(refusalsPerSecond)
 	}
 	if a.http2 != nil { // first, so that no client puts its next request on a connection that ends
 		a.http2.Drain(a.loops.Loops())

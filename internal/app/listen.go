@@ -98,7 +98,7 @@ func (l *listeners) open(a *App) error {
 		return err
 	}
 	if l.from != nil {
-		a.loops.HoldAccepting()
+		a.loops.PauseAccepting()
 	}
 	a.front.Listening(l.addr)
 	if a.cfg.Admin.Enabled() {

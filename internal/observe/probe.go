@@ -147,7 +147,7 @@ func (p *Probe) Attach(loops []*eventloop.Loop, shards []*hub.Shard, t *telemetr
 	p.telemetry = t
 	for i, l := range loops {
 		lp := &loopProbe{probe: p, loop: l, shard: shards[i]}
-		l.OnEnd(lp.tickEnded)
+		l.OnTickEnd(lp.tickEnded)
 		p.loops = append(p.loops, lp)
 	}
 }

@@ -76,7 +76,7 @@ func (u *upConn) upgrade(x *Exchange, res *http1.Response) {
 	}
 	client.SetHandler(a)
 	client.ResumeReading()
-	client.Again()
+	client.Redeliver()
 }
 
 // alive postpones the end for silence.

@@ -152,7 +152,7 @@ func (t *transport) drain(*eventloop.Conn) {
 // drainWithin implements drainer: what the protocol set comes first, if that is sooner.
 func (t *transport) drainWithin() {
 	if !t.closed() {
-		t.SetTimer(time.Duration(t.conn.TimerIn()))
+		t.SetTimer(time.Duration(t.conn.TimerRemaining()))
 	}
 }
 

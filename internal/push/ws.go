@@ -72,7 +72,7 @@ func (s *wsSession) Start(at hub.Positions) {
 	defer s.recovered()
 	if s.resumesAt(at) {
 		s.arm(s.loopState.loop.Now())
-		s.conn.Again()
+		s.conn.Redeliver()
 		return
 	}
 	o := s.opening()
@@ -88,7 +88,7 @@ func (s *wsSession) Start(at hub.Positions) {
 	now := s.loopState.loop.Now()
 	s.lastSend, s.lastRecv = now, now
 	s.arm(now)
-	s.conn.Again() // frames may have come in early
+	s.conn.Redeliver() // frames may have come in early
 }
 
 // Deliver implements hub.Sink.

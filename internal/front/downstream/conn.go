@@ -275,7 +275,7 @@ func (h *conn) next(c *eventloop.Conn, keepAlive bool) {
 // not needed, and nothing happens.
 func resumeInput(c *eventloop.Conn) {
 	c.ResumeReading()
-	c.Again()
+	c.Redeliver()
 }
 
 // EndOfStream implements eventloop.Handler: a client may stop sending and still

@@ -84,7 +84,7 @@ func (w *writer) buffer() {
 func (w *writer) flushLater() {
 	if !w.flushes {
 		w.flushes = true
-		w.sock.Loop().FlushLater(w)
+		w.sock.Loop().FlushAtTickEnd(w)
 	}
 }
 

@@ -208,7 +208,7 @@ func (s *stream) Reading(on bool) {
 	}
 	if s.flags &^= paused; s.flags&(waits|settles) == waits {
 		s.flags |= settles
-		s.conn.loop.FlushLater(s)
+		s.conn.loop.FlushAtTickEnd(s)
 	}
 }
 

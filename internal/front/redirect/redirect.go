@@ -179,7 +179,7 @@ func (h *conn) serve(c *eventloop.Conn, req *http1.Request) {
 			h.challenge(c, answer, ok, keepAlive && !h.ended)
 			if !c.Closing() {
 				c.ResumeReading()
-				c.Again()
+				c.Redeliver()
 			}
 		})
 	})

@@ -131,9 +131,9 @@ func (c *Conn) Socket() *Conn {
 // A Flusher has something to do at the end of a tick.
 type Flusher interface{ Flush() }
 
-// FlushLater has f called at the end of the tick, after everything that connections wrote
+// FlushAtTickEnd has f called at the end of the tick, after everything that connections wrote
 // has gone to what carries it and before the loop sleeps. Loop only.
-func (l *Loop) FlushLater(f Flusher) { l.flushers = append(l.flushers, f) }
+func (l *Loop) FlushAtTickEnd(f Flusher) { l.flushers = append(l.flushers, f) }
 
 // runFlushers calls what waits for the end of the tick. What they write leaves with it.
 func (l *Loop) runFlushers() {

@@ -180,7 +180,7 @@ func TestClosedConnectionDoesNothing(t *testing.T) {
 	c.Queue([]byte("x"))
 	c.PauseReading()
 	c.ResumeReading()
-	c.Again()
+	c.Redeliver()
 	c.SetTimer(1)
 	if c.Unsent() != 0 || c.UnsentKernel() != 0 || c.Stalled() || !c.Closing() {
 		t.Error("a closed connection has something to send")
@@ -244,7 +244,7 @@ func TestEndOfStreamIsReportedOnce(t *testing.T) {
 	c, _ := s.connect(h)
 	s.receives(c, "rest")
 	s.ends(c)
-	c.Again()
+	c.Redeliver()
 	h.wants(t, "data rest", "eof", "data rest")
 }
 

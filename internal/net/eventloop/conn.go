@@ -100,9 +100,9 @@ func (c *Conn) SetTimer(d int64) {
 	}
 }
 
-// TimerIn returns how long it is until Handler.Timer comes; 0 if it does not. It is not
+// TimerRemaining returns how long it is until Handler.Timer comes; 0 if it does not. It is not
 // for a connection that is being dialled.
-func (c *Conn) TimerIn() int64 { return int64(c.loop.timers.Until(&c.timer, c.loop.now)) }
+func (c *Conn) TimerRemaining() int64 { return int64(c.loop.timers.Until(&c.timer, c.loop.now)) }
 
 // Stalled reports whether c waits for its socket to take more, or to be established.
 func (c *Conn) Stalled() bool { return c.out != nil && c.out.waits() }

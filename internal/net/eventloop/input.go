@@ -19,8 +19,8 @@ func (p *parkedInput) keep(b []byte) *parkedInput {
 	return p
 }
 
-// Again shows the handler once more what it left unconsumed.
-func (c *Conn) Again() {
+// Redeliver shows the handler once more what it left unconsumed.
+func (c *Conn) Redeliver() {
 	if c.flags&(flagNoRead|flagClosed|flagClosing) == 0 && c.parked != nil && !c.dispatching() {
 		c.received(nil)
 	}

@@ -202,9 +202,9 @@ func (g *Group) StopAccepting() {
 	}
 }
 
-// HoldAccepting has the loops accept nothing from the start until ResumeAccepting. Before
+// PauseAccepting has the loops accept nothing from the start until ResumeAccepting. Before
 // Run only.
-func (g *Group) HoldAccepting() {
+func (g *Group) PauseAccepting() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.loops {
@@ -212,7 +212,7 @@ func (g *Group) HoldAccepting() {
 	}
 }
 
-// ResumeAccepting undoes StopAccepting and HoldAccepting. Any goroutine.
+// ResumeAccepting undoes StopAccepting and PauseAccepting. Any goroutine.
 func (g *Group) ResumeAccepting() {
 	g.mu.Lock()
 	n := g.listens
@@ -227,9 +227,9 @@ func (g *Group) ResumeAccepting() {
 	}
 }
 
-// PaceAccepting bounds how many connections are accepted per second, over all loops and
+// LimitAcceptRate bounds how many connections are accepted per second, over all loops and
 // about evenly; more wait in the kernel. 0 means no bound. Any goroutine.
-func (g *Group) PaceAccepting(perSecond int) {
+func (g *Group) LimitAcceptRate(perSecond int) {
 	windows := int(int64(time.Second) / paceWindow * int64(len(g.loops)))
 	each := (perSecond + windows - 1) / windows
 	for _, l := range g.loops {

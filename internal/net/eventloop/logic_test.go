@@ -129,7 +129,7 @@ func TestPausedInputIsShownAtResume(t *testing.T) {
 	if k.reading {
 		t.Error("the poller still reads")
 	}
-	c.Again() // paused: nothing is shown
+	c.Redeliver() // paused: nothing is shown
 	h.wants(t)
 	c.ResumeReading()
 	h.wants(t, "data bc")
@@ -146,7 +146,7 @@ func TestAgainShowsWhatWasLeft(t *testing.T) {
 	s := newStage(t, Config{})
 	ready := false
 	h := &script{data: func(c *Conn, b []byte) int {
-		c.Again() // during Data it does nothing
+		c.Redeliver() // during Data it does nothing
 		if ready {
 			return len(b)
 		}
@@ -155,8 +155,8 @@ func TestAgainShowsWhatWasLeft(t *testing.T) {
 	c, _ := s.connect(h)
 	s.receives(c, "x")
 	ready = true
-	c.Again()
-	c.Again()
+	c.Redeliver()
+	c.Redeliver()
 	h.wants(t, "data x", "data x")
 }
 

@@ -232,7 +232,7 @@ func (b *batch) state(c *Conn, raw []byte) (takeover.State, bool) {
 // the handler, of that kind.
 func (c *Conn) appendOwn(s, handler takeover.State, kind uint8) takeover.State {
 	s = s.MustUint(connKind, uint64(kind)).MustBytes(connHandler, handler).Uint(connAge, uint64(c.loop.now-c.accepted))
-	if d := c.TimerIn(); d > 0 {
+	if d := c.TimerRemaining(); d > 0 {
 		s = s.Uint(connTimer, uint64(d))
 	}
 	if c.parked != nil {
@@ -448,7 +448,7 @@ func (l *Loop) settleIn(c *Conn, m *Moving, filter Filter, handler func(*Conn) (
 	if c.SetHandler(h); m.noRead {
 		c.pause()
 	}
-	if c.Again(); len(m.raw) > 0 && !c.isClosed() {
+	if c.Redeliver(); len(m.raw) > 0 && !c.isClosed() {
 		c.arrived(bytes.Clone(m.raw))
 	}
 	return nil

@@ -34,9 +34,9 @@ func (t *tickTimes) end(now int64) {
 	}
 }
 
-// OnEnd sets f to run at the end of every tick, when what was queued has been handed to
+// OnTickEnd sets f to run at the end of every tick, when what was queued has been handed to
 // the kernel, with the loop's clock read anew. Before Run only. It must be quick.
-func (l *Loop) OnEnd(f func(now int64)) { l.onEnd = f }
+func (l *Loop) OnTickEnd(f func(now int64)) { l.onEnd = f }
 
 // Ticks are how a loop spent its time.
 type Ticks struct {

@@ -8,7 +8,7 @@ import (
 func TestTicksAreMeasured(t *testing.T) {
 	l := &Loop{base: time.Now().Add(-time.Second)}
 	var ended []int64
-	l.OnEnd(func(now int64) { ended = append(ended, now) })
+	l.OnTickEnd(func(now int64) { ended = append(ended, now) })
 	l.now = l.Clock() - int64(100*time.Millisecond) // what began a while ago
 	l.ticking.begin(l.now)
 	l.ticking.begin(l.now) // more from the poller in the same tick
