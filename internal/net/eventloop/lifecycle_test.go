@@ -268,7 +268,7 @@ func TestOneWakeUpPerSleep(t *testing.T) {
 			asleep <- struct{}{}
 			<-awake
 		}
-		h.Woke()
+		h.TickStarted()
 		return nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -130,9 +130,9 @@ type batch struct {
 func (b *batch) lend() {
 	b.loans = b.loans[:0]
 	for _, c := range b.conns {
-		part := poller.Whole
+		part := poller.SocketAndInput
 		if b.loop.sent.number(c.key) != 0 {
-			part = poller.ItsInput
+			part = poller.InputOnly
 		}
 		b.loans = append(b.loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: part})
 	}
@@ -143,7 +143,7 @@ func (b *batch) lend() {
 		}
 	}
 	b.flush()
-	b.loop.poller.Returned(b.loans)
+	b.loop.poller.EndLend(b.loans)
 	clear(b.conns)
 	b.conns = b.conns[:0]
 }
@@ -158,7 +158,7 @@ func (b *batch) add(c *Conn, loan *poller.Loan) bool {
 		return false
 	}
 	before, files := len(b.body), 0
-	if loan.Part == poller.Whole {
+	if loan.Part == poller.SocketAndInput {
 		b.files, files = append(b.files, loan.File), 1
 	}
 	b.body = takeover.AppendRecord(b.body, files, s)
@@ -301,7 +301,7 @@ func (c *Conn) leave() {
 	l.timers.Stop(&c.timer)
 	l.sent.remove(c.key)
 	if c.fd >= 0 {
-		l.poller.Leave(c.key, int(c.fd))
+		l.poller.CloseShared(c.key, int(c.fd))
 	}
 	l.release(c)
 	l.n.moved++

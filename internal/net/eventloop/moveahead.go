@@ -45,7 +45,7 @@ func (l *Loop) SendSockets(from int, send func(loop int, fds []int) (first int, 
 	var loans []poller.Loan
 	for next = from; next < len(l.table.conns) && len(loans) < takeover.MaxFiles; next++ {
 		if c := l.table.conns[next]; c != nil && c.fd >= 0 && c.listener != noListener && !c.isClosed() && l.sent.number(c.key) == 0 {
-			loans = append(loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: poller.ItsSocket})
+			loans = append(loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: poller.SocketOnly})
 		}
 	}
 	l.poller.Lend(loans)
@@ -64,7 +64,7 @@ func (l *Loop) SendSockets(from int, send func(loop int, fds []int) (first int, 
 			}
 		}
 	}
-	if l.poller.Returned(loans); next == len(l.table.conns) {
+	if l.poller.EndLend(loans); next == len(l.table.conns) {
 		next = -1
 	}
 	return next, err

@@ -14,8 +14,8 @@ type pollEvents struct{ loop *Loop }
 
 var _ poller.Handler = pollEvents{}
 
-// Woke implements poller.Handler: it is the start of a tick.
-func (e pollEvents) Woke() {
+// TickStarted implements poller.Handler: it is the start of a tick.
+func (e pollEvents) TickStarted() {
 	l := e.loop
 	l.slept()
 	l.now = int64(time.Since(l.base))

@@ -116,10 +116,10 @@ func (p *scripted) Lend(loans []poller.Loan) {
 		loans[i].File = loans[i].FD
 	}
 }
-func (p *scripted) Returned([]poller.Loan)          {}
-func (p *scripted) Leave(k poller.Key, fd int)      { p.Close(k, fd) }
-func (p *scripted) End(poller.Key, int)             {}
-func (p *scripted) Unsent(k poller.Key, fd int) int { return p.connected(k, fd).unsent }
+func (p *scripted) EndLend([]poller.Loan)            {}
+func (p *scripted) CloseShared(k poller.Key, fd int) { p.Close(k, fd) }
+func (p *scripted) ShutdownShared(poller.Key, int)   {}
+func (p *scripted) Unsent(k poller.Key, fd int) int  { return p.connected(k, fd).unsent }
 func (p *scripted) SetOption(k poller.Key, fd int, _ sys.Setting) error {
 	p.connected(k, fd)
 	return nil

@@ -130,7 +130,7 @@ func (s *socket) close(err error, orderly, reset bool) {
 	case s.fd < 0: // it never had one
 	default:
 		if s.loop.sent.remove(s.key) != 0 {
-			s.loop.poller.End(s.key, int(s.fd))
+			s.loop.poller.ShutdownShared(s.key, int(s.fd))
 		}
 		if reset {
 			s.loop.poller.Abort(s.key, int(s.fd))

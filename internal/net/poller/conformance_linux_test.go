@@ -205,7 +205,7 @@ func (s *server) conn(k Key) *peer {
 	return nil
 }
 
-func (s *server) Woke() { s.waits++ }
+func (s *server) TickStarted() { s.waits++ }
 
 func (s *server) FD(k Key) (int, bool) {
 	if c := s.conn(k); c != nil {

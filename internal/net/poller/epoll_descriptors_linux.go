@@ -23,8 +23,8 @@ func (descriptors) Lend(loans []Loan) {
 	}
 }
 
-// Returned implements Poller.
-func (descriptors) Returned([]Loan) {}
+// EndLend implements Poller.
+func (descriptors) EndLend([]Loan) {}
 
 // Flush implements Poller: Send has sent.
 func (descriptors) Flush() {}
@@ -47,15 +47,15 @@ func (descriptors) Unsent(_ Key, fd int) int { return sys.Unsent(fd) }
 // SetOption implements Poller.
 func (descriptors) SetOption(_ Key, fd int, s sys.Setting) error { return s.Apply(fd) }
 
-// End implements Poller.
-func (p *Epoll) End(_ Key, fd int) {
-	_ = sys.EpollDel(p.ep, fd) // see Leave
+// ShutdownShared implements Poller.
+func (p *Epoll) ShutdownShared(_ Key, fd int) {
+	_ = sys.EpollDel(p.ep, fd) // see CloseShared
 	sys.Shutdown(fd)
 }
 
-// Leave implements Poller. An epoll watches open files, not descriptors: it would continue to
+// CloseShared implements Poller. An epoll watches open files, not descriptors: it would continue to
 // watch what another process has open.
-func (p *Epoll) Leave(_ Key, fd int) {
+func (p *Epoll) CloseShared(_ Key, fd int) {
 	_ = sys.EpollDel(p.ep, fd)
 	sys.Close(fd)
 }

@@ -187,7 +187,7 @@ func (p *Epoll) Wait(timeout time.Duration, h Handler) error {
 	if err == 0 && n == 0 && timeout != 0 {
 		n, err = sys.EpollWait(p.ep, p.events, milliseconds(timeout))
 	}
-	h.Woke()
+	h.TickStarted()
 	if err != 0 && err != sys.EINTR {
 		return fmt.Errorf("epoll_wait: %w", err)
 	}

@@ -46,13 +46,13 @@ func lent(t *testing.T, s *server, at *peer) int {
 	t.Helper()
 	fd := -1
 	s.do(func() {
-		loans := []Loan{{Key: at.k, FD: at.fd, Part: ItsSocket}}
+		loans := []Loan{{Key: at.k, FD: at.fd, Part: SocketOnly}}
 		s.p.Lend(loans)
 		if loans[0].File < 0 {
 			return
 		}
 		fd, _ = syscall.Dup(loans[0].File)
-		s.p.Returned(loans)
+		s.p.EndLend(loans)
 	})
 	if fd < 0 {
 		t.Fatal("the socket cannot be lent")
@@ -102,7 +102,7 @@ func TestAPauseTakesNoInput(t *testing.T) {
 		s.do(func() {
 			var loans []Loan
 			for _, at := range conns {
-				loans = append(loans, Loan{Key: at.k, FD: at.fd, Part: ItsInput})
+				loans = append(loans, Loan{Key: at.k, FD: at.fd, Part: InputOnly})
 			}
 			s.p.Quiesce(loans, s, time.Second, true)
 			for _, c := range clients {
@@ -116,10 +116,10 @@ func TestAPauseTakesNoInput(t *testing.T) {
 					t.Errorf("connection %d: lent as %d, with input %q", i, loans[i].File, loans[i].Input)
 				}
 			}
-			s.p.Returned(loans)
+			s.p.EndLend(loans)
 			for i, at := range conns {
 				if i%2 == 0 {
-					at.end(s.p.Leave)
+					at.end(s.p.CloseShared)
 				} else {
 					at.reading(true)
 				}
@@ -147,7 +147,7 @@ func TestAnEndNeedsNoOtherProcess(t *testing.T) {
 			lent(t, s, at)
 			s.do(func() {
 				at.send([]byte("last"))
-				s.p.End(at.k, at.fd)
+				s.p.ShutdownShared(at.k, at.fd)
 				if reset {
 					at.abort()
 				} else {

@@ -23,8 +23,8 @@ func (k Key) Slot() uint32 { return uint32(k) }
 // A Handler is notified of what happened during Wait. It may call any method of the
 // Poller but Wait.
 type Handler interface {
-	// Woke comes first in every Wait, before any event.
-	Woke()
+	// TickStarted comes first in every Wait, before any event.
+	TickStarted()
 	// Accepted passes on a new connection of a listener; it belongs to the loop.
 	Accepted(listener int, fd int, peer netip.AddrPort)
 	// AcceptFailed reports that connections wait and cannot be taken. The loop
@@ -47,7 +47,7 @@ type Loan struct {
 	FD   int
 	Part Part
 
-	// File is a descriptor of the process for it, or for ItsInput 0; -1: it cannot be lent, because
+	// File is a descriptor of the process for it, or for InputOnly 0; -1: it cannot be lent, because
 	// something is in flight or the kernel is too old.
 	File int
 	// Input is what was received of it and not passed on.
@@ -58,12 +58,12 @@ type Loan struct {
 type Part uint8
 
 const (
-	// Whole is the socket and the input that was not passed on. Quiesce comes first.
-	Whole Part = iota
-	// ItsSocket is the socket alone, of a connection that continues here meanwhile.
-	ItsSocket
-	// ItsInput is the input alone: the other process has the socket. Quiesce comes first.
-	ItsInput
+	// SocketAndInput is the socket and the input that was not passed on. Quiesce comes first.
+	SocketAndInput Part = iota
+	// SocketOnly is the socket alone, of a connection that continues here meanwhile.
+	SocketOnly
+	// InputOnly is the input alone: the other process has the socket. Quiesce comes first.
+	InputOnly
 )
 
 // A Poller serves one loop. All methods but Wake belong to the loop's goroutine,
@@ -115,15 +115,15 @@ type Poller interface {
 	// is reported to h. paused says that Wait is not called before each of them has left or is
 	// read from again: receives that only Wait would let continue may stay in flight then.
 	Quiesce(loans []Loan, h Handler, within time.Duration, paused bool)
-	// Lend fills in File and Input of each, which are valid until Returned.
+	// Lend fills in File and Input of each, which are valid until EndLend.
 	Lend(loans []Loan)
-	// Returned ends a Lend.
-	Returned(loans []Loan)
-	// Leave is Close for a connection that is open in another process, too.
-	Leave(k Key, fd int)
-	// End precedes Close or Abort of a connection whose socket another process has, too: the peer
+	// EndLend releases what Lend filled in.
+	EndLend(loans []Loan)
+	// CloseShared is Close for a connection that is open in another process, too.
+	CloseShared(k Key, fd int)
+	// ShutdownShared precedes Close or Abort of a connection whose socket another process has, too: the peer
 	// sees the end without that process.
-	End(k Key, fd int)
+	ShutdownShared(k Key, fd int)
 	// Wait dispatches events to h. It waits up to timeout for the first one;
 	// negative means for ever, 0 not at all.
 	Wait(timeout time.Duration, h Handler) error

@@ -39,7 +39,7 @@ func (p *portable) Wait(timeout time.Duration, h Handler) error {
 	} else {
 		<-p.woken
 	}
-	h.Woke()
+	h.TickStarted()
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (noSockets) Unsent(Key, int) int                            { return 0 }
 func (noSockets) SetOption(Key, int, sys.Setting) error          { return errNoSockets }
 func (noSockets) Quiesce([]Loan, Handler, time.Duration, bool)   {}
 func (noSockets) Lend([]Loan)                                    {}
-func (noSockets) Returned([]Loan)                                {}
-func (noSockets) Leave(Key, int)                                 {}
-func (noSockets) End(Key, int)                                   {}
+func (noSockets) EndLend([]Loan)                                 {}
+func (noSockets) CloseShared(Key, int)                           {}
+func (noSockets) ShutdownShared(Key, int)                        {}
 func (noSockets) Release()                                       {}

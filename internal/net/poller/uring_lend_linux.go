@@ -119,10 +119,10 @@ func (l *lending) Lend(loans []Loan) {
 	for i := range loans {
 		idx, part := index(loans[i].FD), loans[i].Part
 		p.installed[i] = -1
-		if part != ItsSocket && !l.canLend(&p.conns[idx]) {
+		if part != SocketOnly && !l.canLend(&p.conns[idx]) {
 			continue
 		}
-		if part == ItsInput {
+		if part == InputOnly {
 			p.installed[i] = 0
 			continue
 		}
@@ -138,7 +138,7 @@ func (l *lending) Lend(loans []Loan) {
 			l.File = -1 // in flight, or Linux before 6.8
 			continue
 		}
-		if in := p.held[index(l.FD)]; in != nil && l.Part != ItsSocket {
+		if in := p.held[index(l.FD)]; in != nil && l.Part != SocketOnly {
 			l.Input = in.b // an end of the stream is seen again in the socket
 		}
 	}
@@ -166,20 +166,20 @@ func awaitInstalled(p *Uring) {
 	}
 }
 
-// Returned implements Poller.
-func (*lending) Returned(loans []Loan) {
+// EndLend implements Poller.
+func (*lending) EndLend(loans []Loan) {
 	for i := range loans {
-		if loans[i].File >= 0 && loans[i].Part != ItsInput {
+		if loans[i].File >= 0 && loans[i].Part != InputOnly {
 			sys.Close(loans[i].File)
 		}
 	}
 }
 
-// Leave implements Poller.
-func (l *lending) Leave(_ Key, fd int) { l.p.close(index(fd), false) }
+// CloseShared implements Poller.
+func (l *lending) CloseShared(_ Key, fd int) { l.p.close(index(fd), false) }
 
-// End implements Poller. The entry is shut down before it is closed.
-func (l *lending) End(_ Key, fd int) {
+// ShutdownShared implements Poller. The entry is shut down before it is closed.
+func (l *lending) ShutdownShared(_ Key, fd int) {
 	if l.ended == nil {
 		l.ended = make(entrySet, l.p.files/64+1)
 	}

@@ -258,7 +258,7 @@ func tryUring() (*Uring, error) {
 // noHandler is the Handler of a ring that has nothing to report but that it woke.
 type noHandler struct{ Handler }
 
-func (noHandler) Woke() {}
+func (noHandler) TickStarted() {}
 
 // PreferUring returns nil when NewUring would work and cost less than epoll: from
 // Linux 6.7 on, where a waiting receive is small and buffers can be given back.
@@ -398,7 +398,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 		p.check(p.ring.Wait(timeout))
 		p.collect()
 	}
-	h.Woke()
+	h.TickStarted()
 	if p.err != 0 {
 		return fmt.Errorf("io_uring_enter: %w", p.err)
 	}
