@@ -81,7 +81,7 @@ func (g *gateway) stop() {
 func (g *gateway) spec(channel string, publishers, size int) loadgen.Spec {
 	return loadgen.Spec{
 		Kind: loadgen.HTTP, Target: g.url + "/api/publish", Method: "POST", Conns: publishers, Pipeline: 1,
-		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + loadgen.Prices(size) + `"}`,
+		Headers: []string{"X-API-Key: " + key}, Body: `{"channel":"` + channel + `","data":"` + loadgen.PriceText(size) + `"}`,
 		Window: 250 * time.Millisecond, Warmup: 2 * time.Second,
 	}
 }

@@ -47,7 +47,7 @@ func newAcceptList() *cobra.Command {
 		Short: "List the indicators and their targets",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return accept.List().Text(cmd.OutOrStdout(), "")
+			return accept.IndicatorTable().Text(cmd.OutOrStdout(), "")
 		},
 	}
 }

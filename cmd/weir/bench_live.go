@@ -32,7 +32,7 @@ func newBenchLive(w io.Writer, spec loadgen.Spec, quiet bool) *benchLive {
 
 // follow shows snapshots until stop is called, which waits for the last one.
 func (v *benchLive) follow(snapshot func() loadgen.Snapshot) (stop func()) {
-	if !v.l.On() {
+	if !v.l.Enabled() {
 		return func() {}
 	}
 	done := make(chan struct{})

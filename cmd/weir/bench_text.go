@@ -220,7 +220,7 @@ func timesTable(w *loadgen.Window) *draw.Table {
 }
 
 func atQuantile(h *hdrhistogram.Histogram, q float64) string {
-	if h == nil || !stat.Enough(int(h.TotalCount()), q) {
+	if h == nil || !stat.EnoughSamples(int(h.TotalCount()), q) {
 		return "–"
 	}
 	return draw.Seconds.Format(float64(h.ValueAtPercentile(q*100)) / 1e6)

@@ -306,7 +306,7 @@ func quantile(h *hdrhistogram.Histogram, q float64) reading {
 	r.Point = float64(h.ValueAtPercentile(q*100)) / 1e6
 	lo, hi := stat.QuantileRanks(int(n), q, confidence)
 	r.Lo, r.Hi = at(max(lo, 1)), at(min(hi, int(n)))
-	r.few = !stat.Enough(int(n), q) || !stat.Enough(int(n), 1-q)
+	r.few = !stat.EnoughSamples(int(n), q) || !stat.EnoughSamples(int(n), 1-q)
 	return r
 }
 

@@ -142,7 +142,7 @@ func runWorkers(ctx context.Context, spec loadgen.Spec, n int, connected func(co
 	if _, err := spec.Split(n); err != nil {
 		return nil, nil, usage("fewer processes, or more connections", "--processes %d: %w", n, err)
 	}
-	if spec, err = spec.WithSources(spec.Conns + spec.Publishers); err != nil {
+	if spec, err = spec.WithSourceAddresses(spec.Conns + spec.Publishers); err != nil {
 		return nil, nil, err
 	}
 	parts, err := spec.Split(n)

@@ -249,7 +249,7 @@ func summaryLine(s demo.Summary) string {
 // verdict is an error unless messages went all the way, all of them.
 func verdict(s demo.Summary) error {
 	switch {
-	case s.Flowed() && s.Delivered >= s.Published:
+	case s.AllDelivered() && s.Delivered >= s.Published:
 		return nil
 	case s.Delivered == 0:
 		return errors.New("demo: no message arrived")

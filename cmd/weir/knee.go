@@ -227,7 +227,7 @@ func (f *kneeFlags) run(ctx context.Context, target string) error {
 	}
 	live := newKneeLive(f.stderr, target, f.quiet)
 	opt.Progress = live.show
-	opt.Ceiling = capacity.NullCeiling(spec, slog.New(slog.DiscardHandler))
+	opt.Ceiling = capacity.GeneratorCeiling(spec, slog.New(slog.DiscardHandler))
 	started := time.Now()
 	r, err := capacity.Find(ctx, load, opt)
 	live.end()

@@ -42,7 +42,7 @@ func newLabList() *cobra.Command {
 		Short: "List the experiments and what each tests",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return lab.List().Text(cmd.OutOrStdout(), "")
+			return lab.LadderTable().Text(cmd.OutOrStdout(), "")
 		},
 	}
 }

@@ -107,7 +107,7 @@ func (f *observeFlags) run(cmd *cobra.Command, arg string) error {
 	}
 	live := draw.NewLive(cmd.ErrOrStderr())
 	o.Started = func() {
-		if live.On() {
+		if live.Enabled() {
 			live.Show(fmt.Sprintf("watching process %d for %v …", pid, f.duration))
 		}
 	}

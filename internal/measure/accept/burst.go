@@ -64,7 +64,7 @@ func publications(url, channel string, publishers, size int) loadgen.Spec {
 	return loadgen.Spec{
 		Kind: loadgen.HTTP, Target: url + "/api/publish", Method: "POST", Conns: publishers,
 		Headers: []string{"X-API-Key: " + apiKey, "Content-Type: application/json"},
-		Body:    `{"channel":"` + channel + `","data":"` + loadgen.Prices(size) + `"}`,
+		Body:    `{"channel":"` + channel + `","data":"` + loadgen.PriceText(size) + `"}`,
 		Window:  250 * time.Millisecond, Warmup: time.Second,
 	}
 }

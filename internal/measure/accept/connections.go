@@ -105,7 +105,7 @@ func measureConnections(ctx context.Context, w *world) error {
 	}
 	specs := kindsOf(url, "ws"+url[len("http"):], w.plan.conns, w.plan.connsRate)
 	for i := range specs {
-		if specs[i], err = specs[i].WithSources(w.plan.conns + 2*specs[0].Publishers); err != nil {
+		if specs[i], err = specs[i].WithSourceAddresses(w.plan.conns + 2*specs[0].Publishers); err != nil {
 			return err
 		}
 		specs[i].Warmup, specs[i].Duration, specs[i].Window = settling(specs[2]), w.plan.connsFor, max(time.Second, w.plan.connsFor/maxPoints)

@@ -60,7 +60,7 @@ func (w *world) crowdOf(ctx context.Context, n int, eventloop string) (c *crowd,
 		return c, err
 	}
 	url := "http://" + c.s.Addr
-	spec, err := loadgen.Spec{Kind: loadgen.SSE, Target: url + "/sse?channel=idle-{n}", Adapter: "weir", Conns: n, ConnectRate: 3000, Timeout: time.Minute, Reconnect: true}.WithSources(n)
+	spec, err := loadgen.Spec{Kind: loadgen.SSE, Target: url + "/sse?channel=idle-{n}", Adapter: "weir", Conns: n, ConnectRate: 3000, Timeout: time.Minute, Reconnect: true}.WithSourceAddresses(n)
 	if err != nil {
 		return c, err
 	}

@@ -91,8 +91,8 @@ func Find(names ...string) ([]Indicator, error) {
 	return list, nil
 }
 
-// List is a table of all indicators.
-func List() *report.Table {
+// IndicatorTable is a table of all indicators.
+func IndicatorTable() *report.Table {
 	t := &report.Table{Columns: []report.Column{{Name: "indicator", Left: true}, {Name: "no.", Left: true}, {Name: "what", Left: true}, {Name: "target", Left: true}}}
 	for _, i := range Indicators() {
 		t.Add(i.Name, i.Number, i.Title, i.Target)

@@ -158,7 +158,7 @@ func (c *criterion) checkValues(values []float64) Check {
 	v := stat.Interval{Point: mid, Lo: mid, Hi: mid, N: len(values)}
 	k.Sure, k.single = "one trial", true
 	if len(values) >= 3 && stat.Median(values) > 0 {
-		v = stat.LogT(values, confidence)
+		v = stat.LogStudentInterval(values, confidence)
 		k.Got += fmt.Sprintf(" (%s … %s)", c.unit.Format(v.Lo), c.unit.Format(v.Hi))
 		k.Sure, k.single = fmt.Sprintf("95 %%, %d trials", len(values)), false
 	} else if len(values) == 2 {

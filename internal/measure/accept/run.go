@@ -107,7 +107,7 @@ func Run(ctx context.Context, list []Indicator, o Options) (*Report, error) {
 	if err := emptyDir(o.Dir); err != nil {
 		return nil, err
 	}
-	r := &Report{Version: version, Plan: p.name, Started: time.Now(), Target: o.Target, Machine: loadgen.ThisMachine(), CPUs: allowedCPUs(), Findings: []Finding{}}
+	r := &Report{Version: version, Plan: p.name, Started: time.Now(), Target: o.Target, Machine: loadgen.LocalMachine(), CPUs: allowedCPUs(), Findings: []Finding{}}
 	r.Machine.Weir = o.Version
 	s := &session{opt: &o, plan: p, chain: &chain{dir: o.Dir}, known: &knowledge{}}
 	s.qualify(ctx)
@@ -183,14 +183,14 @@ func (s *session) qualify(ctx context.Context) {
 		s.quiet = s.opt.host()
 		return
 	}
-	since := loadgen.WatchHost()
+	since := loadgen.StartHostSample()
 	select {
 	case <-ctx.Done():
 	case <-time.After(2 * time.Second):
 	}
 	h, _ := since()
 	s.quiet = stat.Covariates{Steal: h.Steal, Pressure: h.Pressure, Wait: h.Wait, Busy: h.Busy}
-	if m := stat.MomentsOf(capacity.SpinWork(ctx, 10)); m.N > 1 && m.Mean > 0 {
+	if m := stat.MomentsOf(capacity.TimeFixedWork(ctx, 10)); m.N > 1 && m.Mean > 0 {
 		s.cv = m.Std() / m.Mean
 	}
 }

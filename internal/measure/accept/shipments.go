@@ -63,7 +63,7 @@ func measureShipments(ctx context.Context, w *world) error {
 		Rate: max(float64(n)/shipmentReader/shipmentEvery.Seconds(), 20), Payload: shipmentSize, Headers: []string{"X-API-Key: " + apiKey}, ConnectRate: 3000, Timeout: 30 * time.Second, Reconnect: true,
 		Warmup: 3 * time.Second, Duration: w.plan.trackedFor, Window: max(time.Second, w.plan.trackedFor/maxPoints),
 	}
-	if spec, err = spec.WithSources(n + spec.Publishers); err != nil {
+	if spec, err = spec.WithSourceAddresses(n + spec.Publishers); err != nil {
 		return err
 	}
 	w.progress("%d clients for %v", n, w.plan.trackedFor)
@@ -152,7 +152,7 @@ func pollBytes(ctx context.Context, w *world) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	state := loadgen.Prices(shipmentSize)
+	state := loadgen.PriceText(shipmentSize)
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(rw, state) // a client that is gone needs none

@@ -139,7 +139,7 @@ func (w *world) tail(name string, windows []loadgen.Window) {
 
 // enough is a quantile in seconds; false when there are too few answers for it.
 func (o *outcome) enough(q float64) (float64, bool) {
-	if o.times == nil || !stat.Enough(int(o.times.TotalCount()), q) {
+	if o.times == nil || !stat.EnoughSamples(int(o.times.TotalCount()), q) {
 		return 0, false
 	}
 	return o.quantile(100 * q), true
@@ -173,7 +173,7 @@ func (w *world) watch(ctx context.Context, s *lab.Server, after, length time.Dur
 				shown = time.Now()
 				w.progress("%v of %v", time.Since(start).Round(time.Second), length)
 			}
-			since, used := loadgen.WatchHost(), childrenCPU()
+			since, used := loadgen.StartHostSample(), childrenCPU()
 			began := time.Now()
 			select {
 			case <-ctx.Done():

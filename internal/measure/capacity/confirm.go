@@ -52,7 +52,7 @@ type confirmation struct {
 func (s *confirmation) violates(w *Window) bool {
 	limit := math.Max(s.threshold(), s.opt.SLO.Seconds())
 	v := w.Obs.Response.At(s.rep.Quantile)
-	return w.Fault != "" || stat.Enough(v.N, s.rep.Quantile) && v.Lo > limit
+	return w.Fault != "" || stat.EnoughSamples(v.N, s.rep.Quantile) && v.Lo > limit
 }
 
 func (s *confirmation) hold(ctx context.Context) error {

@@ -34,12 +34,12 @@ const sloSamples = 300
 
 // enough reports whether n samples of a window carry a quantile.
 func enough(n int, q float64) bool {
-	return stat.Enough(n, q) || q == sloQuantile && n >= sloSamples
+	return stat.EnoughSamples(n, q) || q == sloQuantile && n >= sloSamples
 }
 
 // latencies are the evaluated quantile of each window that has the samples for it.
 func (s *evidence) latencies(ws []*Window) []float64 {
-	return latenciesAt(ws, s.rep.Quantile, stat.Enough)
+	return latenciesAt(ws, s.rep.Quantile, stat.EnoughSamples)
 }
 
 func latenciesAt(ws []*Window, q float64, enough func(n int, q float64) bool) []float64 {
@@ -59,7 +59,7 @@ func (s *evidence) latency(ws []*Window) stat.Interval {
 }
 
 func intervalOf(ws []*Window, latencies []float64, quantile float64) stat.Interval {
-	v := stat.LogT(latencies, confidence)
+	v := stat.LogStudentInterval(latencies, confidence)
 	if v.N < 2 {
 		return v
 	}
@@ -82,7 +82,7 @@ func intervalOf(ws []*Window, latencies []float64, quantile float64) stat.Interv
 // for one reset connection is not a knee. Two windows decide only when both are
 // clearly to one side (t with one degree of freedom never would).
 func (s *evidence) decide(ws []*Window, threshold float64, strict bool) (Decision, string) {
-	quantile, carries := s.rep.Quantile, stat.Enough
+	quantile, carries := s.rep.Quantile, stat.EnoughSamples
 	if strict {
 		quantile, carries = sloQuantile, enough
 	}

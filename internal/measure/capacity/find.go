@@ -21,7 +21,7 @@ func Find(ctx context.Context, target Target, opt Options) (*Report, error) {
 	opt = opt.WithDefaults()
 	e := &evidence{
 		opt: opt, plan: opt.plan(),
-		rep:      &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile, Machine: loadgen.ThisMachine(), Windows: []Window{}},
+		rep:      &Report{Version: 1, Started: opt.Now(), Options: opt, Quantile: opt.Quantile, Machine: loadgen.LocalMachine(), Windows: []Window{}},
 		levels:   map[float64][]int{},
 		downs:    map[float64][]int{},
 		top:      math.Inf(1),

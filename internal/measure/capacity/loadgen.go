@@ -115,11 +115,11 @@ func quantiles(h *hdrhistogram.Histogram) Quantiles {
 	return q
 }
 
-// NullCeiling measures what the generator of spec makes, per second, against a
+// GeneratorCeiling measures what the generator of spec makes, per second, against a
 // server in this process that does nothing but answer: an Options.Ceiling. Since
 // that server uses processors too it is a lower bound. nil, for which Options knows a
 // meaning, where there is no such server for the spec (pubsub, TLS, HTTP/2).
-func NullCeiling(spec loadgen.Spec, log *slog.Logger) func(ctx context.Context) (float64, error) {
+func GeneratorCeiling(spec loadgen.Spec, log *slog.Logger) func(ctx context.Context) (float64, error) {
 	plain := strings.HasPrefix(spec.Target, "http:") || strings.HasPrefix(spec.Target, "ws:")
 	if spec.Kind != loadgen.HTTP && spec.Kind != loadgen.Echo || !plain || spec.Version == "2" {
 		return nil

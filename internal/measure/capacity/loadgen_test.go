@@ -119,7 +119,7 @@ func TestSearchOnRealSockets(t *testing.T) {
 func TestCeilingOfTheGeneratorIsMeasured(t *testing.T) {
 	f := func(spec loadgen.Spec) {
 		t.Helper()
-		ceiling := NullCeiling(spec, nil)
+		ceiling := GeneratorCeiling(spec, nil)
 		if ceiling == nil {
 			t.Fatal("no null server")
 		}
@@ -129,7 +129,7 @@ func TestCeilingOfTheGeneratorIsMeasured(t *testing.T) {
 	}
 	f(loadgen.Spec{Kind: loadgen.HTTP, Target: "http://127.0.0.1:1/", Conns: 4})
 	f(loadgen.Spec{Kind: loadgen.Echo, Target: "ws://127.0.0.1:1/", Conns: 4})
-	if NullCeiling(loadgen.Spec{Kind: loadgen.PubSub, Target: "http://127.0.0.1:1/"}, nil) != nil {
+	if GeneratorCeiling(loadgen.Spec{Kind: loadgen.PubSub, Target: "http://127.0.0.1:1/"}, nil) != nil {
 		t.Error("pubsub has no null server")
 	}
 }

@@ -149,7 +149,7 @@ func (s *fit) model() {
 		x, y = append(x, math.Log(l.Load)), append(y, math.Log(v))
 		rates, ls = append(rates, l.Load), append(ls, v)
 	}
-	m.Hinge = stat.Hinge(x, y)
+	m.Hinge = stat.FitHinge(x, y)
 	if c := m.Plateau.Point; c > 0 && s.rep.Base.Latency.Point > 0 {
 		top := math.Max(s.opt.SLO.Seconds(), 4*s.rep.Threshold)
 		if i := stat.Kneedle(rates, ls, stat.Axes{MaxX: c, MinY: s.rep.Base.Latency.Point, MaxY: top}); i >= 0 {
@@ -237,7 +237,7 @@ func (s *fit) ruleLines() {
 func (s *fit) ruleSample(w *Window, exposed bool) stat.RuleSample {
 	o := &w.Obs
 	out := stat.RuleSample{Dropped: o.Dropped, Growing: w.Trend.Growing, Excess: math.Max(1, o.InFlight)}
-	if v := o.Response.At(s.rep.Quantile); stat.Enough(v.N, s.rep.Quantile) && v.Point > 0 {
+	if v := o.Response.At(s.rep.Quantile); stat.EnoughSamples(v.N, s.rep.Quantile) && v.Point > 0 {
 		out.P99 = v.Point
 	}
 	if r := o.Runtime; exposed && r != nil {

@@ -65,7 +65,7 @@ type Options struct {
 	// (NullServer), per second; nil means unknown. Levels above half of it are not tried.
 	Ceiling func(ctx context.Context) (float64, error) `json:"-"`
 	// FixedWork does the same small work n times and gives the seconds each took;
-	// nil means SpinWork.
+	// nil means TimeFixedWork.
 	FixedWork func(ctx context.Context, n int) []float64 `json:"-"`
 	// Now is the clock of the caps; nil means time.Now.
 	Now func() time.Time `json:"-"`
@@ -167,7 +167,7 @@ func (o Options) WithDefaults() Options {
 		o.Now = time.Now
 	}
 	if o.FixedWork == nil {
-		o.FixedWork = SpinWork
+		o.FixedWork = TimeFixedWork
 	}
 	return o
 }

@@ -220,7 +220,7 @@ func (r *Report) latencyPlot() *report.Plot {
 	add("P95", 0.95, func(l *Level) float64 { return l.Response.P95 })
 	add("P99", 0.99, func(l *Level) float64 { return l.Response.P99 })
 	add("P99.9", 0.999, func(l *Level) float64 {
-		if !stat.Enough(l.Response.N, 0.999) {
+		if !stat.EnoughSamples(l.Response.N, 0.999) {
 			return 0
 		}
 		return l.Response.P999
@@ -466,7 +466,7 @@ func (r *Report) ruleText() report.Text {
 		line += "No inflection. "
 	}
 	if s := r.Rule.Step - 1; s > 0 {
-		line += fmt.Sprintf("With steps of %.0f %% the ratio is met from a utilisation of %.2f before the step on; other steps would move it.", 100*s, stat.FiresAt(r.Options.Kappa, s))
+		line += fmt.Sprintf("With steps of %.0f %% the ratio is met from a utilisation of %.2f before the step on; other steps would move it.", 100*s, stat.AlarmUtilization(r.Options.Kappa, s))
 	}
 	return report.Text(line)
 }

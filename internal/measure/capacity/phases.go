@@ -278,7 +278,7 @@ func (s *search) baseWindow() time.Duration {
 // windows that got fewer.
 func quantileFor(n float64) float64 {
 	for _, q := range []float64{0.99, 0.95} {
-		if stat.Enough(int(0.88*n), q) {
+		if stat.EnoughSamples(int(0.88*n), q) {
 			return q
 		}
 	}

@@ -17,9 +17,9 @@ func workAfter(ctx context.Context, s *evidence) {
 	q.HostCV = max(q.HostCV, stat.CV(q.FixedAfter))
 }
 
-// SpinWork is a fixed piece of arithmetic done n times, each of some 20 ms, and
+// TimeFixedWork is a fixed piece of arithmetic done n times, each of some 20 ms, and
 // the seconds each took: what a noisy machine makes uneven.
-func SpinWork(ctx context.Context, n int) []float64 {
+func TimeFixedWork(ctx context.Context, n int) []float64 {
 	out := make([]float64, 0, n)
 	x := uint64(88172645463325252)
 	for range n {

@@ -55,8 +55,8 @@ type Summary struct {
 	Duration time.Duration
 }
 
-// Flowed reports whether messages went all the way, none lost and none repeated.
-func (s Summary) Flowed() bool {
+// AllDelivered reports whether messages went all the way, none lost and none repeated.
+func (s Summary) AllDelivered() bool {
 	return s.Delivered > 0 && s.Lost == 0 && s.Repeated == 0
 }
 

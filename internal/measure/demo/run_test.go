@@ -49,7 +49,7 @@ func TestEverythingPublishedIsReceivedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum.Published < 500 || sum.Delivered != sum.Published || sum.Lost+sum.Repeated+sum.Errors != 0 || !sum.Flowed() {
+	if sum.Published < 500 || sum.Delivered != sum.Published || sum.Lost+sum.Repeated+sum.Errors != 0 || !sum.AllDelivered() {
 		t.Errorf("%+v", sum)
 	}
 	if sum.P50 <= 0 || sum.P99 < sum.P50 || sum.P99 > 5*time.Second || sum.Duration <= 0 {
@@ -72,7 +72,7 @@ func TestServerRestartCausesNoLossOrRepeat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum.Errors == 0 || sum.Reconnects == 0 || sum.Delivered != sum.Published || !sum.Flowed() {
+	if sum.Errors == 0 || sum.Reconnects == 0 || sum.Delivered != sum.Published || !sum.AllDelivered() {
 		t.Errorf("%+v", sum)
 	}
 }
@@ -84,7 +84,7 @@ func TestLostAnswerIsRetriedWithoutARepeat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum.Errors == 0 || sum.Delivered != sum.Published || !sum.Flowed() {
+	if sum.Errors == 0 || sum.Delivered != sum.Published || !sum.AllDelivered() {
 		t.Errorf("%+v", sum)
 	}
 }
@@ -103,7 +103,7 @@ func TestPlantedLossAndRepeatAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !want(sum) || sum.Flowed() {
+		if !want(sum) || sum.AllDelivered() {
 			t.Errorf("%d copies of one message: %+v", copies, sum)
 		}
 	}
@@ -135,7 +135,7 @@ func TestClientPackageCanPublish(t *testing.T) {
 			t.Errorf("%+v, %v", sum, err)
 		}
 	}
-	f("k", func(s Summary, err error) bool { return err == nil && s.Flowed() && s.Delivered == s.Published })
+	f("k", func(s Summary, err error) bool { return err == nil && s.AllDelivered() && s.Delivered == s.Published })
 	f("wrong", func(_ Summary, err error) bool {
 		answer, ok := errors.AsType[*client.Error](err)
 		return ok && answer.Status == http.StatusUnauthorized
@@ -169,7 +169,7 @@ func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
 	}()
 	select {
 	case sum := <-done:
-		if !sum.Flowed() {
+		if !sum.AllDelivered() {
 			t.Errorf("%+v", sum)
 		}
 	case <-time.After(20 * time.Second):

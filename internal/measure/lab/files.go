@@ -222,8 +222,8 @@ func word(v stat.Interval) string {
 	}
 }
 
-// List is the table of `weir lab list`.
-func List() *report.Table {
+// LadderTable is the table of `weir lab list`.
+func LadderTable() *report.Table {
 	t := &report.Table{Columns: []report.Column{{Name: "name", Left: true}, {Name: "ladder", Left: true}, {Name: "rungs"}, {Name: "claim", Left: true}}}
 	for _, l := range Ladders() {
 		arms := 0

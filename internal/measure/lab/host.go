@@ -4,7 +4,7 @@ import "github.com/weir-gateway/weir/internal/measure/loadgen"
 
 // machine describes where the measurement is made.
 func machine(version string) loadgen.Machine {
-	m := loadgen.ThisMachine()
+	m := loadgen.LocalMachine()
 	m.Weir = version
 	return m
 }
@@ -13,7 +13,7 @@ func machine(version string) loadgen.Machine {
 // share of processor time the hypervisor took, and the share of time in which
 // something waited for a processor.
 func watchHost() func() (steal, pressure float64) {
-	since := loadgen.WatchHost()
+	since := loadgen.StartHostSample()
 	return func() (steal, pressure float64) {
 		h, _ := since()
 		return h.Steal, h.Pressure

@@ -116,7 +116,7 @@ func reading(t *testing.T, l Ladder, o Options) *Reading {
 func TestVerdictFollowsTheInterval(t *testing.T) {
 	f := func(want Verdict, sentence, claim string, claimed float64, ratios ...float64) {
 		t.Helper()
-		v := stat.LogT(ratios, 0.95)
+		v := stat.LogStudentInterval(ratios, 0.95)
 		v.N = len(ratios)
 		if got := Evaluate(v); got != want {
 			t.Errorf("%v: %s, want %s", ratios, got, want)
@@ -141,7 +141,7 @@ func TestVerdictFollowsTheInterval(t *testing.T) {
 	f(Worth, "worth 2.00× here (1.9", "as claimed", 2, 1.99, 2, 2.01)
 	f(Uncertain, "2.00× in the one round there was", "", 2, 2)
 	f(Untold, "not measured", "", 2)
-	v := stat.LogT([]float64{1.99, 2, 2.01}, 0.95)
+	v := stat.LogStudentInterval([]float64{1.99, 2, 2.01}, 0.95)
 	if v.N = 3; !strings.Contains(formatRatio(v), "3 rounds, an indication only") {
 		t.Errorf("three rounds are given as more than an indication: %s", formatRatio(v))
 	}
@@ -531,7 +531,7 @@ func TestNothingLeftIsReportedWithoutARatio(t *testing.T) {
 
 func TestListNamesEveryLadder(t *testing.T) {
 	var b bytes.Buffer
-	if err := List().Text(&b, ""); err != nil {
+	if err := LadderTable().Text(&b, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range Ladders() {

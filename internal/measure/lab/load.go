@@ -158,7 +158,7 @@ func addLatency(v Values, w *loadgen.Window) {
 	}
 	v["p50"] = float64(w.Response.ValueAtQuantile(50)) / 1e6
 	for name, q := range map[string]float64{"p99": 0.99, "p9999": 0.9999} {
-		if !limited && stat.Enough(int(w.Response.TotalCount()), q) {
+		if !limited && stat.EnoughSamples(int(w.Response.TotalCount()), q) {
 			v[name] = float64(w.Response.ValueAtQuantile(100*q)) / 1e6
 		}
 	}

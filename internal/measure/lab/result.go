@@ -116,7 +116,7 @@ func (r *Reading) Ratio(experiment string, s Step) stat.Interval {
 	if len(ratios) == 0 {
 		return stat.Interval{}
 	}
-	v := stat.LogT(ratios, 0.95)
+	v := stat.LogStudentInterval(ratios, 0.95)
 	v.N = len(ratios)
 	return v
 }

@@ -28,9 +28,9 @@ type hostSample struct {
 	schedules bool // wait is known
 }
 
-// WatchHost samples the machine. What it returns says what the machine did since, and
+// StartHostSample samples the machine. What it returns says what the machine did since, and
 // what this process used of it.
-func WatchHost() (since func() (Host, GeneratorState)) {
+func StartHostSample() (since func() (Host, GeneratorState)) {
 	before := sampleMachine()
 	return func() (Host, GeneratorState) {
 		var w Window

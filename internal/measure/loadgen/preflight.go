@@ -158,10 +158,10 @@ func loopback(n uint64) (list []netip.Addr) {
 	return list
 }
 
-// WithSources names the local addresses that conns connections to s.Target take where several loads, or
+// WithSourceAddresses names the local addresses that conns connections to s.Target take where several loads, or
 // several processes of one, share its ports: none of them knows of the others. What s names already
 // stays, and nothing is named where one address has ports enough.
-func (s Spec) WithSources(conns int) (Spec, error) {
+func (s Spec) WithSourceAddresses(conns int) (Spec, error) {
 	t, err := newTarget(context.Background(), s.Target, s.Insecure)
 	if err != nil {
 		return s, fmt.Errorf("target: %w", err)
@@ -197,8 +197,8 @@ func newPublish(s *Spec, t *target) (*target, error) {
 	return &p, nil
 }
 
-// ThisMachine is where the program runs.
-func ThisMachine() Machine {
+// LocalMachine is where the program runs.
+func LocalMachine() Machine {
 	m := Machine{
 		OS: runtime.GOOS, CPUs: runtime.NumCPU(), Go: runtime.Version(), MemoryMB: int(memInfo("MemTotal") >> 20),
 		Kernel: sys.Sysctl("kernel.osrelease"), CPU: cpuModel(), Limits: make(map[string]string),

@@ -68,7 +68,7 @@ func TestLoadsTogetherGetSources(t *testing.T) {
 	far, near := "http://192.0.2.1/", "ws://127.0.0.1:8000/ws?channel={channel}"
 	f := func(target string, conns int, wants bool) {
 		t.Helper()
-		s, err := Spec{Kind: WebSocket, Target: target, Conns: 1000}.WithSources(conns)
+		s, err := Spec{Kind: WebSocket, Target: target, Conns: 1000}.WithSourceAddresses(conns)
 		if err != nil || (len(s.Sources) > 1) != wants {
 			t.Errorf("%s, %d: %v, %v", target, conns, s.Sources, err)
 		}
@@ -80,7 +80,7 @@ func TestLoadsTogetherGetSources(t *testing.T) {
 	f(near, 5000, false)
 	f(near, 200_000, true)
 	f(far, 5000, false)
-	if _, err := (Spec{Kind: HTTP, Target: far}).WithSources(200_000); err == nil || !strings.Contains(err.Error(), "ports") {
+	if _, err := (Spec{Kind: HTTP, Target: far}).WithSourceAddresses(200_000); err == nil || !strings.Contains(err.Error(), "ports") {
 		t.Errorf("%v", err)
 	}
 }

@@ -87,9 +87,9 @@ func (r *Readers) Close() {
 	r.all.Wait()
 }
 
-// Prices is a snapshot of a market of size bytes, as a text without quotes and line ends: different
+// PriceText is a snapshot of a market of size bytes, as a text without quotes and line ends: different
 // numbers, always the same ones, which compress as numbers do.
-func Prices(size int) string {
+func PriceText(size int) string {
 	r := rand.New(rand.NewPCG(1, 2))
 	var b strings.Builder
 	for b.Len() < size {

@@ -57,7 +57,7 @@ func sameWindow(t *testing.T, got, want *Window) {
 }
 
 func someResult() *Result {
-	r := &Result{Version: Version, Spec: Spec{Kind: HTTP, Target: "http://127.0.0.1:1/"}, Started: epoch, Machine: ThisMachine()}
+	r := &Result{Version: Version, Spec: Spec{Kind: HTTP, Target: "http://127.0.0.1:1/"}, Started: epoch, Machine: LocalMachine()}
 	k := keeper{r: r}
 	for i := range 3 {
 		k.window(someWindow(i))

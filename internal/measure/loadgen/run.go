@@ -54,7 +54,7 @@ func (g *Generator) Run(ctx context.Context) (*Result, error) {
 		return nil, errBusy
 	}
 	defer g.busy.Unlock()
-	r := &Result{Version: Version, Spec: g.spec, Started: time.Now(), Machine: ThisMachine()}
+	r := &Result{Version: Version, Spec: g.spec, Started: time.Now(), Machine: LocalMachine()}
 	if err := g.connect(ctx); err != nil {
 		if ctx.Err() != nil && !g.closing.Load() {
 			r.Partial = true

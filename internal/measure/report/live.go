@@ -49,8 +49,8 @@ func NewLive(w io.Writer) *Live {
 	return l
 }
 
-// On reports whether anything is shown; anyone who would have to work for a view may ask.
-func (l *Live) On() bool { return l.on }
+// Enabled reports whether anything is shown; anyone who would have to work for a view may ask.
+func (l *Live) Enabled() bool { return l.on }
 
 // Show replaces the view by these lines, cut to the width. Called more often than
 // four times a second it does nothing.

@@ -281,7 +281,7 @@ func TestLiveIsQuietWithoutATerminal(t *testing.T) {
 	l := NewLive(&b)
 	l.Show("one", "two")
 	l.Clear()
-	if l.On() || b.Len() > 0 {
+	if l.Enabled() || b.Len() > 0 {
 		t.Errorf("%q", b.String())
 	}
 	if l.Paint(Bad, "x") != "x" {

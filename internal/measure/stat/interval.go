@@ -60,9 +60,9 @@ func (v Interval) Ratio() float64 {
 	return v.Hi / v.Lo
 }
 
-// Enough reports whether n samples carry a verdict on the q-quantile: ten of them
+// EnoughSamples reports whether n samples carry a verdict on the q-quantile: ten of them
 // beyond it, so 1,000 for P99 and 10,000 for P99.9.
-func Enough(n int, q float64) bool { return float64(n)*(1-q) >= 10-1e-6 }
+func EnoughSamples(n int, q float64) bool { return float64(n)*(1-q) >= 10-1e-6 }
 
 // QuantileRanks are the ranks (1 is the least) of the order statistics that
 // bound the q-quantile of n independent values: nq ± z√(nq(1−q)) (Conover,
@@ -95,11 +95,11 @@ func QuantileBounds(sorted []float64, q, confidence float64) Interval {
 	return v
 }
 
-// LogT is the interval of a positive quantity over repeats by Student's t on
+// LogStudentInterval is the interval of a positive quantity over repeats by Student's t on
 // the logarithms, the form in which latencies scatter symmetrically. Point is the
 // median of the repeats. Fewer than two give an open interval. Values that are
 // not positive are ignored.
-func LogT(values []float64, confidence float64) Interval {
+func LogStudentInterval(values []float64, confidence float64) Interval {
 	var m Moments
 	var kept []float64
 	for _, v := range values {

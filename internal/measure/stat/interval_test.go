@@ -84,8 +84,8 @@ func TestQuantileRanksAreTheNormalOnes(t *testing.T) {
 func TestEnoughIsAThousandForP99(t *testing.T) {
 	f := func(n int, q float64, want bool) {
 		t.Helper()
-		if Enough(n, q) != want {
-			t.Errorf("Enough(%d, %v) = %v", n, q, !want)
+		if EnoughSamples(n, q) != want {
+			t.Errorf("EnoughSamples(%d, %v) = %v", n, q, !want)
 		}
 	}
 	f(999, 0.99, false)
@@ -96,13 +96,13 @@ func TestEnoughIsAThousandForP99(t *testing.T) {
 }
 
 func TestLogTIsTheGeometricInterval(t *testing.T) {
-	v := LogT([]float64{1, math.E, math.E * math.E}, 0.95)
+	v := LogStudentInterval([]float64{1, math.E, math.E * math.E}, 0.95)
 	near(t, "point", v.Point, math.E, 1e-12)
 	// mean 1, sd 1, t(0.975, 2)/√3
 	w := 4.302652729749462 / math.Sqrt(3)
 	near(t, "lo", v.Lo, math.Exp(1-w), 1e-9)
 	near(t, "hi", v.Hi, math.Exp(1+w), 1e-9)
-	if v := LogT([]float64{3}, 0.95); v.Point != 3 || v.Lo != 0 || !math.IsInf(v.Hi, 1) {
+	if v := LogStudentInterval([]float64{3}, 0.95); v.Point != 3 || v.Lo != 0 || !math.IsInf(v.Hi, 1) {
 		t.Errorf("one value gives %+v", v)
 	}
 }
@@ -115,7 +115,7 @@ func TestLogTCoversTheMedian(t *testing.T) {
 		for i := range xs {
 			xs[i] = 0.02 * math.Exp(0.3*r.NormFloat64())
 		}
-		if v := LogT(xs, 0.95); v.Lo <= 0.02 && 0.02 <= v.Hi {
+		if v := LogStudentInterval(xs, 0.95); v.Lo <= 0.02 && 0.02 <= v.Hi {
 			hit++
 		}
 	}

@@ -23,7 +23,7 @@ func Plateau(windows []Throughput, confidence float64) Interval {
 			xs = append(xs, w.Completed)
 		}
 	}
-	v := LogT(xs, confidence)
+	v := LogStudentInterval(xs, confidence)
 	v.Point = GeoMean(xs)
 	return v
 }
@@ -194,7 +194,7 @@ func logsOf(xs []float64) []float64 {
 // crossing is where the monotone curve through (x, y) reaches level; side is
 // +1 when it stays below and −1 when it starts above.
 func crossing(x, y, weight []float64, level float64) (at float64, side int) {
-	m := Monotone(y, weight)
+	m := IsotonicRegression(y, weight)
 	if m[len(m)-1] < level {
 		return 0, +1
 	}
@@ -211,9 +211,9 @@ func crossing(x, y, weight []float64, level float64) (at float64, side int) {
 	return x[i-1] + share*(x[i]-x[i-1]), 0
 }
 
-// Monotone is the non-decreasing sequence nearest to y in weighted least
+// IsotonicRegression is the non-decreasing sequence nearest to y in weighted least
 // squares (pool adjacent violators). A weight of 0 or a missing one is 1.
-func Monotone(y, weight []float64) []float64 {
+func IsotonicRegression(y, weight []float64) []float64 {
 	type block struct {
 		mean, weight float64
 		n            int
@@ -255,11 +255,11 @@ type HingeFit struct {
 	Accepted bool    `json:"accepted"`
 }
 
-// Hinge fits log latency against log load by two segments, for the plot: where
+// FitHinge fits log latency against log load by two segments, for the plot: where
 // it breaks depends on where the sweep ends, so it is not an estimate of the knee.
 // The break is sought on a grid of 400 places between the least and the greatest
 // x. Fewer than five points are not accepted.
-func Hinge(x, y []float64) HingeFit {
+func FitHinge(x, y []float64) HingeFit {
 	n := min(len(x), len(y))
 	if n < 3 {
 		return HingeFit{}

@@ -80,12 +80,12 @@ func TestCrossingSaysWhenThereIsNone(t *testing.T) {
 }
 
 func TestMonotonePoolsViolators(t *testing.T) {
-	got := Monotone([]float64{1, 3, 2, 2, 5}, nil)
+	got := IsotonicRegression([]float64{1, 3, 2, 2, 5}, nil)
 	want := []float64{1, 7.0 / 3, 7.0 / 3, 7.0 / 3, 5}
 	for i := range want {
 		near(t, "value", got[i], want[i], 1e-12)
 	}
-	got = Monotone([]float64{4, 1}, []float64{3, 1})
+	got = IsotonicRegression([]float64{4, 1}, []float64{3, 1})
 	near(t, "weighted", got[0], 3.25, 1e-12)
 }
 
@@ -100,14 +100,14 @@ func TestHingeFindsABendAndRefusesALine(t *testing.T) {
 		line = append(line, 1+0.5*v+e)
 		level = append(level, 1+e)
 	}
-	h := Hinge(x, bent)
+	h := FitHinge(x, bent)
 	if !h.Accepted || math.Abs(h.Break-3) > 0.1 || math.Abs(h.Slope-2) > 0.15 {
 		t.Errorf("bent: %+v", h)
 	}
-	if h := Hinge(x, line); h.Accepted {
+	if h := FitHinge(x, line); h.Accepted {
 		t.Errorf("a straight line is bent: %+v", h)
 	}
-	if h := Hinge(x, level); h.Accepted {
+	if h := FitHinge(x, level); h.Accepted {
 		t.Errorf("a constant is bent: %+v", h)
 	}
 }
@@ -121,7 +121,7 @@ func TestHingeMovesWithTheRange(t *testing.T) {
 			rho := end * float64(i) / 60
 			x, y = append(x, math.Log(rho)), append(y, -math.Log(1-rho))
 		}
-		at := math.Exp(Hinge(x, y).Break)
+		at := math.Exp(FitHinge(x, y).Break)
 		if at <= last || at >= end {
 			t.Errorf("swept to %v the break is at %v, after %v", end, at, last)
 		}

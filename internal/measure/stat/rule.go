@@ -197,7 +197,7 @@ func (r *Rule) interval(repeats []RuleSample, prev RuleSample) bool {
 	for _, s := range repeats {
 		ps = append(ps, s.P99)
 	}
-	v := LogT(ps, 0.95)
+	v := LogStudentInterval(ps, 0.95)
 	return v.N >= 2 && prev.P99 > 0 && v.Lo > prev.P99
 }
 
@@ -311,7 +311,7 @@ func ExcessGoroutines(goroutines, g0, g1, conns float64) float64 {
 	return math.Max(1, goroutines-(g0+g1*conns))
 }
 
-// FiresAt is the utilisation at the level before at which the latency ratio k
+// AlarmUtilization is the utilisation at the level before at which the latency ratio k
 // is met by a step of rate by the share s, when sojourn goes as 1/(1−ρ):
 // (k−1)/((k−1)+k·s). It shows how the literal rule depends on the ramp.
-func FiresAt(k, s float64) float64 { return (k - 1) / ((k - 1) + k*s) }
+func AlarmUtilization(k, s float64) float64 { return (k - 1) / ((k - 1) + k*s) }

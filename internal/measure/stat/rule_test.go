@@ -160,8 +160,8 @@ func TestRepeatsTameStalls(t *testing.T) {
 func TestFiresAtIsTheTableOfSteps(t *testing.T) {
 	f := func(step, want float64) {
 		t.Helper()
-		if got := FiresAt(2.5, step); math.Abs(got-want) > 0.0006 {
-			t.Errorf("FiresAt(2.5, %v) = %.4f, want %v", step, got, want)
+		if got := AlarmUtilization(2.5, step); math.Abs(got-want) > 0.0006 {
+			t.Errorf("AlarmUtilization(2.5, %v) = %.4f, want %v", step, got, want)
 		}
 	}
 	f(1, 0.375)

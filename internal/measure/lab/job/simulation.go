@@ -84,7 +84,7 @@ func knee(ctx context.Context, p Params) (Values, error) {
 			return nil, err
 		}
 		if ratio := p99(rho*(1+step)) / p99(rho); ratio >= 2.5 {
-			return Values{"rho_before": rho, "rho_fires": rho * (1 + step), "ratio": ratio, "formula": stat.FiresAt(2.5, step)}, nil
+			return Values{"rho_before": rho, "rho_fires": rho * (1 + step), "ratio": ratio, "formula": stat.AlarmUtilization(2.5, step)}, nil
 		}
 	}
 	return nil, fmt.Errorf("steps of %v: the ratio is never 2.5", step)
