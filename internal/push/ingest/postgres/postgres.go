@@ -9,15 +9,12 @@ package postgres
 import (
 	"context"
 	_ "embed" // for the outbox
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/ingest"
@@ -60,10 +57,11 @@ func (c Config) Validate() error {
 func Open(c Config) ingest.Opener {
 	c = c.WithDefaults()
 	return func(ctx context.Context, o ingest.Options) (ingest.Reader, error) {
-		r := &reader{poll: time.Duration(c.Poll), batch: o.Batch}
-		if err := r.connect(ctx, c, o.Name); err != nil {
+		conn, err := connect(ctx, c, o.Name)
+		if err != nil {
 			return nil, err
 		}
+		r := &reader{conn: conn, poll: time.Duration(c.Poll), batch: o.Batch}
 		if err := r.start(ctx); err != nil {
 			r.Close()
 			return nil, err
@@ -72,30 +70,24 @@ func Open(c Config) ingest.Opener {
 	}
 }
 
-// connect uses the connection of pgx without its types, which are a megabyte of code: the
-// four columns of the outbox are text, a number and a time.
-func (r *reader) connect(ctx context.Context, c Config, name string) error {
+func connect(ctx context.Context, c Config, name string) (*pgx.Conn, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return errors.New("url: it cannot be read: want postgres://user@host:5432/database")
+		return nil, errors.New("url: it cannot be read: want postgres://user@host:5432/database")
 	}
-	cfg, err := pgconn.ParseConfig(c.URL)
+	cfg, err := pgx.ParseConfig(c.URL)
 	if err != nil {
-		return errors.New("url: PostgreSQL's client cannot read its parameters: see sslmode and the files that it names")
+		return nil, errors.New("url: PostgreSQL's client cannot read its parameters: see sslmode and the files that it names")
 	}
 	password, err := c.Read()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.User != "" {
 		cfg.User = c.User
 	}
 	if password != "" {
 		cfg.Password = password
-	}
-	// These are pgx's own: no statement is prepared here, and the server would refuse them.
-	for _, k := range []string{"default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity"} {
-		delete(cfg.RuntimeParams, k)
 	}
 	// The server ends the session of a node that has failed without closing it, and releases its lock.
 	for k, v := range map[string]string{
@@ -105,11 +97,11 @@ func (r *reader) connect(ctx context.Context, c Config, name string) error {
 			cfg.RuntimeParams[k] = v
 		}
 	}
-	cfg.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { r.notified = true }
-	if r.conn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
-		return fmt.Errorf("connect to PostgreSQL at %s: %w", u.Host, err)
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL at %s: %w", u.Host, err)
 	}
-	return nil
+	return conn, nil
 }
 
 // lockClass is the first half of the advisory lock's number, "WEIR"; the table's oid is the
@@ -118,52 +110,26 @@ const lockClass = 0x57454952
 
 // A reader reads the outbox.
 type reader struct {
-	conn  *pgconn.PgConn
+	conn  *pgx.Conn
 	poll  time.Duration
 	batch int
-
-	notified bool // a notification was received since the last read
-}
-
-// query returns the rows of a statement. Its parameters are in PostgreSQL's text format, and the columns of the rows in
-// formats: text for 0, binary for 1; nil is text for all.
-func (r *reader) query(ctx context.Context, statement string, formats []int16, args ...string) ([][][]byte, error) {
-	params := make([][]byte, len(args))
-	for i, a := range args {
-		params[i] = []byte(a)
-	}
-	result := r.conn.ExecParams(ctx, statement, params, nil, nil, formats).Read()
-	return result.Rows, result.Err
-}
-
-// value returns the only column of the only row of a statement.
-func (r *reader) value(ctx context.Context, statement string, args ...string) (string, error) {
-	rows, err := r.query(ctx, statement, nil, args...)
-	if err != nil {
-		return "", err
-	}
-	if len(rows) != 1 || len(rows[0]) != 1 {
-		return "", fmt.Errorf("%d rows, want 1 of one column", len(rows))
-	}
-	return string(rows[0][0]), nil
 }
 
 func (r *reader) start(ctx context.Context) error {
-	exists, err := r.value(ctx, `SELECT to_regclass('weir_outbox') IS NOT NULL`)
-	if err != nil {
+	var exists, locked bool
+	if err := r.conn.QueryRow(ctx, `SELECT to_regclass('weir_outbox') IS NOT NULL`).Scan(&exists); err != nil {
 		return fmt.Errorf("look for the table weir_outbox: %w", err)
 	}
-	if exists != "t" {
+	if !exists {
 		return errors.New("there is no table weir_outbox: create it with: weir source sql | psql <database>")
 	}
-	locked, err := r.value(ctx, `SELECT pg_try_advisory_lock($1, 'weir_outbox'::regclass::oid::bigint::bit(32)::int)`, strconv.Itoa(lockClass))
-	if err != nil {
+	if err := r.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, 'weir_outbox'::regclass::oid::bigint::bit(32)::int)`, lockClass).Scan(&locked); err != nil {
 		return fmt.Errorf("lock the table weir_outbox: %w", err)
 	}
-	if locked != "t" {
+	if !locked {
 		return ingest.ErrStandby
 	}
-	if _, err := r.query(ctx, `LISTEN weir_outbox`, nil); err != nil {
+	if _, err := r.conn.Exec(ctx, `LISTEN weir_outbox`); err != nil {
 		return fmt.Errorf("listen to weir_outbox: %w", err)
 	}
 	return nil
@@ -177,36 +143,50 @@ func (r *reader) Read(ctx context.Context) ([]ingest.Message, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}
-	r.notified = false // the rows that earlier notifications are about are read now
+	r.forgetNotifications() // the rows that they are about are read now
 	list, err := r.rows(ctx)
-	if err != nil || len(list) > 0 || r.notified {
+	if err != nil || len(list) > 0 {
 		return list, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, min(r.poll, time.Second))
 	defer cancel()
-	if err := r.conn.WaitForNotification(waiting); err != nil && waiting.Err() == nil {
+	if _, err := r.conn.WaitForNotification(waiting); err != nil && waiting.Err() == nil {
 		return nil, fmt.Errorf("wait for a notification: %w", err)
 	}
 	return nil, nil
+}
+
+// forgetNotifications drops those that were received already.
+func (r *reader) forgetNotifications() {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for {
+		if n, err := r.conn.WaitForNotification(over); n == nil || err != nil {
+			return
+		}
+	}
 }
 
 // rows reads the oldest rows. It is not interrupted by ctx: that would end the connection.
 func (r *reader) rows(ctx context.Context) ([]ingest.Message, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	rows, err := r.query(ctx, `SELECT id, channel, key, data, created_at FROM weir_outbox ORDER BY id LIMIT $1`, []int16{0, 0, 0, 0, 1}, strconv.Itoa(r.batch))
+	rows, err := r.conn.Query(ctx, `SELECT id, channel, key, data, created_at FROM weir_outbox ORDER BY id LIMIT $1`, r.batch)
 	if err != nil {
 		return nil, fmt.Errorf("read weir_outbox: %w", err)
 	}
+	defer rows.Close()
 	var list []ingest.Message
-	for _, row := range rows {
-		if len(row) != 5 || len(row[4]) != 8 {
-			return nil, fmt.Errorf("read weir_outbox: the columns of %q have other types than those of weir source sql", row[0])
+	for rows.Next() {
+		var id int64
+		var channel, key string
+		var data []byte
+		var at time.Time
+		if err := rows.Scan(&id, &channel, &key, &data, &at); err != nil {
+			return nil, fmt.Errorf("read weir_outbox: %w", err)
 		}
-		id, channel, key := string(row[0]), string(row[1]), string(row[2])
-		at := time.UnixMicro(year2000 + int64(binary.BigEndian.Uint64(row[4])))
 		list = append(list, ingest.Message{
-			Position: fmt.Sprintf("%s/%d", id, at.UnixMicro()), Data: row[3], Time: at, Ack: id,
+			Position: fmt.Sprintf("%d/%d", id, at.UnixMicro()), Data: data, Time: at, Ack: id,
 			Lookup: func(name string) (string, bool) {
 				switch name {
 				case "channel":
@@ -218,19 +198,19 @@ func (r *reader) rows(ctx context.Context) ([]ingest.Message, error) {
 			},
 		})
 	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read weir_outbox: %w", err)
+	}
 	return list, nil
 }
 
-// year2000 is where PostgreSQL's binary times start, in microseconds since 1970.
-const year2000 = 946_684_800_000_000
-
 // Acknowledge implements ingest.Reader.
 func (r *reader) Acknowledge(ctx context.Context, done []ingest.Message) error {
-	ids := make([]string, 0, len(done))
+	ids := make([]int64, 0, len(done))
 	for i := range done {
-		ids = append(ids, done[i].Ack.(string))
+		ids = append(ids, done[i].Ack.(int64))
 	}
-	_, err := r.query(ctx, `DELETE FROM weir_outbox WHERE id = ANY($1)`, nil, "{"+strings.Join(ids, ",")+"}")
+	_, err := r.conn.Exec(ctx, `DELETE FROM weir_outbox WHERE id = ANY($1)`, ids)
 	return err
 }
 
@@ -238,12 +218,9 @@ func (r *reader) Acknowledge(ctx context.Context, done []ingest.Message) error {
 const maxLag = 1_000_000
 
 // Lag implements ingest.Reader.
-func (r *reader) Lag(ctx context.Context) (int64, error) {
-	n, err := r.value(ctx, `SELECT count(*) FROM (SELECT 1 FROM weir_outbox LIMIT $1) rows`, strconv.Itoa(maxLag))
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(n, 10, 64)
+func (r *reader) Lag(ctx context.Context) (n int64, err error) {
+	err = r.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT 1 FROM weir_outbox LIMIT $1) rows`, maxLag).Scan(&n)
+	return n, err
 }
 
 // Close implements ingest.Reader.

@@ -25,7 +25,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 // Neither parameters that cannot be read nor a server that does not answer show the password.
 func TestErrorsShowNoSecret(t *testing.T) {
 	for _, url := range []string{"postgres://weir:hunter2@127.0.0.1:1/shop", "postgres://weir:hunter2@127.0.0.1:1/shop?sslmode=maybe", "postgres://weir:hunter2@127.0.0.1:1/shop?sslrootcert=/none"} {
-		err := new(reader).connect(t.Context(), Config{URL: url}, "orders")
+		_, err := connect(t.Context(), Config{URL: url}, "orders")
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", url, err)
 		}
