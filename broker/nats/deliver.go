@@ -201,6 +201,16 @@ func (s *logOptions) announce(epoch string) {
 	_ = s.b.nc.Publish(s.epochs(), []byte(epoch)) // without a connection the others find out as well
 }
 
+// consumed reports whether c had a token, which it consumes.
+func consumed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 const leaderChanged = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED."
 
 func (s *delivery) epochNow() string {
@@ -234,6 +244,9 @@ func (s *delivery) adopt(in info) {
 		c.last, c.prev, c.checked = in.base, 0, in.base
 	}
 	channels := maps.Clone(s.channels)
+	if len(channels) > 0 {
+		s.nudge() // before a message of the epoch is looked at: what is missing is missing on all of them
+	}
 	s.mu.Unlock()
 	for tok, c := range channels {
 		if err := c.follow(s, tok); err != nil { // the connection is closed for good
@@ -335,6 +348,8 @@ func (s *stream) run() {
 				if string(m.Data) != s.epochNow() {
 					s.heal(true)
 				}
+			case consumed(s.wake):
+				s.heal(true) // which delivers m as well, and before it what all channels miss
 			default:
 				s.receive(m)
 			}
