@@ -84,6 +84,7 @@ type prober struct {
 // running node does: every class of channels, operation, protocol and kind of caller, on
 // both versions of HTTP and every broker.
 func TestTheAccessTableIsWhatSocketsAnswer(t *testing.T) {
+	t.Parallel() // it computes while others wait
 	brokers := map[string]config.Broker{"memory": {Kind: config.BrokerMemory}}
 	if os.Getenv(trial.Engine) == "" { // again with the other engine, one broker does
 		external, embedded := config.Broker{Kind: config.BrokerNATS}, config.Broker{Kind: config.BrokerNATS}

@@ -91,6 +91,7 @@ func (f *frames) until(what string, done func() bool) (ended bool) {
 // closes streams and WebSockets as over HTTP/1.1, and then the connection: clients come
 // back by a new one, and find another node or the next process.
 func TestDrainOverHTTP2(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, engine := range []string{"epoll", "io_uring"} {
 		g := start(t, func(c *config.Config) { c.EventLoop.Engine = engine })
 		f := dialFrames(t, g)
