@@ -109,8 +109,8 @@ func TestChannelsAreReadTogether(t *testing.T) {
 	n.until("what was missed", have("2 i"))
 	anyReplica, leader := o.count()
 	t.Logf("%d channels joined: %d direct reads, %d reads of the leader", channels, anyReplica, leader)
-	if anyReplica > 30 || leader > 5 {
-		t.Errorf("%d channels were joined with %d direct reads and %d of the leader, want at most 30 and 5", channels, anyReplica, leader)
+	if anyReplica > 30 || leader > 30 { // the slower the machine, the fewer channels come together
+		t.Errorf("%d channels were joined with %d direct reads and %d of the leader, want at most 30 each", channels, anyReplica, leader)
 	}
 
 	s := n.b.all()[ns.LogName()]
