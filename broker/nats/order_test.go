@@ -1,78 +1,82 @@
 package nats
 
 import (
-	"fmt"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
-	"github.com/weir-gateway/weir/internal/testkit/trial"
+	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
 )
 
-// A log with a new epoch is followed on other subjects. What was stored before a node has
-// subscribed to them is missing on all channels, and the next message of one of them shows it:
-// it is delivered after what all of them miss, in the order of the log.
-func TestWhatAllChannelsMissComesInTheOrderOfTheLog(t *testing.T) {
+// A channel's publishes that are in flight when its log changes the leader are stored in the order of
+// the calls or refused, whichever of them are dropped, refused or stored without an answer.
+func TestPublishesInFlightKeepTheirOrder(t *testing.T) {
+	cs := cluster(t)
+	spawnAll(t, cs)
+	w := startScript(t, strings.TrimPrefix(cs[0].url(), "nats://"))
+	ns := hub.Namespace{Name: "a", Replicas: 3}.WithDefaults()
+	n := startOn(t, Config{URL: "nats://" + w.addr, AckTimeout: hub.Duration(patience)}, ns)
+	b := n.Broker.(*Broker)
+	publish := func(channel, data string) <-chan hubtest.Result {
+		return n.Go(&ns, hub.Publication{Channel: "a:" + channel, Data: []byte(data)})
+	}
+	// inOrder publishes one and, when meanwhile allows it, another; both have to be stored.
+	inOrder := func(channel, one string, meanwhile func()) {
+		t.Helper()
+		first := publish(channel, one)
+		meanwhile()
+		r2, r1 := <-publish(channel, "later than "+one), <-first
+		if r1.Err != nil || r2.Err != nil || r1.Offset >= r2.Offset {
+			t.Errorf("%s: %v, %v; %v, %v", one, r1.Position, r1.Err, r2.Position, r2.Err)
+		}
+	}
+	n.Pub(&ns, "x", "before")
+
+	bridged := b.bridgedPublishes.Load()
+	w.plan("refused and dropped", false, refused, dropped)
+	inOrder("x", "refused and dropped", func() {
+		hubtest.Until(t, patience, "the refusal", func() bool { return b.bridgedPublishes.Load() > bridged })
+	})
+	w.plan("unheard", false, unheard)
+	inOrder("y", "unheard", func() {
+		hubtest.Until(t, patience, "the publish", func() bool { return w.sendings("unheard") > 0 })
+	})
+
+	// One that the next one has overtaken already.
+	overtaken := func(channel, one string, fates ...fate) {
+		t.Helper()
+		w.plan(one, true, fates...)
+		first := publish(channel, one)
+		hubtest.Until(t, patience, "the publish", func() bool { return w.sendings(one) > 0 })
+		r2 := <-publish(channel, "later than "+one)
+		w.release()
+		r1 := <-first
+		if r2.Err != nil || !errors.Is(r1.Err, hub.ErrUnavailable) || errors.As(r1.Err, new(*hub.UncertainError)) {
+			t.Errorf("%s: %v, %v; %v, %v", one, r1.Position, r1.Err, r2.Position, r2.Err)
+		}
+		if ms := history(t, n, &ns, channel); len(ms) != 1 || ms[0].Offset != r2.Offset {
+			t.Errorf("%s: %d messages are stored, want the one at %v", one, len(ms), r2.Position)
+		}
+		if r := <-publish(channel, one+", again"); r.Err != nil || r.Offset <= r2.Offset {
+			t.Errorf("%s, again: %v, %v", one, r.Position, r.Err)
+		}
+	}
+	overtaken("v", "refused", refused)
+	overtaken("w", "dropped", dropped)
+}
+
+// A server that has just started, or a log that elects a leader, serves no reads for a short time: they are made
+// again, and only a log that no server serves is unavailable.
+func TestReadsWaitForWhoServesThem(t *testing.T) {
+	c := external(t)
+	c.spawn(t)
+	w := startScript(t, strings.TrimPrefix(c.url(), "nats://"))
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
-	b := newBroker(t, Config{Dir: t.TempDir()})
-	t.Cleanup(func() { _ = b.Close() })
-	got := make(chan *hub.Message, 256)
-	gate := make(chan struct{})
-	deliver := func(m *hub.Message) {
-		if m.Channel == "a:gate" {
-			<-gate
-			return
-		}
-		got <- m
-	}
-	if err := b.Start(t.Context(), []hub.Namespace{ns}, deliver); err != nil {
-		t.Fatal(err)
-	}
-	names := []string{"a:x", "a:y", "a:z"}
-	for _, name := range append(names, "a:gate") {
-		if _, err := b.Subscribe(t.Context(), &ns, name, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	publish := func(channel string) (at hub.Position) {
-		done := make(chan error, 1)
-		b.Publish(&ns, hub.Publication{Channel: channel, Data: []byte("m")}, func(p hub.Position, err error) { at = p; done <- err })
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		return at
-	}
-	s, err := b.stream(&ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const rounds, each = 20, 4 // which of what is ready is taken first is random
-	since := uint64(0)
-	for range rounds {
-		publish("a:gate") // run waits until the round is prepared
-		for _, name := range names {
-			unsubscribe(s.channels[token("a", name)].sub)
-		}
-		for i := range each * len(names) {
-			publish(names[i%len(names)])
-		}
-		for _, name := range names {
-			c := s.channels[token("a", name)]
-			if c.sub, err = b.nc.ChanSubscribe(s.live(s.epochNow(), token("a", name)), s.in); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s.nudge() // as adopt does
-		publish(names[0])
-		trial.Eventually(t, "the last message to have come", func() bool { return len(s.in) > 0 })
-		gate <- struct{}{}
-		order := ""
-		for range each*len(names) + 1 {
-			m := <-got
-			order += fmt.Sprintf(" %s@%d", m.Channel, m.Offset)
-			if m.Offset <= since {
-				t.Fatalf("reordered:%s", order)
-			}
-			since = m.Offset
-		}
+	n := startOn(t, Config{URL: "nats://" + w.addr}, ns)
+	n.Pub(&ns, "x", "one")
+	w.plan(directReads, false, refused, refused, refused)
+	if ms := history(t, n, &ns, "x"); len(ms) != 1 || w.sendings(directReads) < 4 {
+		t.Errorf("%d messages after %d reads, want one after four", len(ms), w.sendings(directReads))
 	}
 }
