@@ -153,8 +153,17 @@ func (j *join) begin() {
 		j.prove()
 		return
 	}
-	j.fetching = len(ask)
-	for _, ns := range ask {
+	j.lookUp(ask, func() {
+		carryOver(j) // what was looked up may be of an epoch that is newer than theirs
+		j.prove()
+	})
+}
+
+// lookUp queries the broker for the ends of the logs and takes the shard to the epochs that they have.
+// Then it calls next, unless j has ended.
+func (j *join) lookUp(logs []*namespace, next func()) {
+	j.fetching = len(logs)
+	for _, ns := range logs {
 		j.shard.hub.top(ns, func(top Position, err error) {
 			j.shard.post(func() {
 				j.shard.moveTo(ns, top.Epoch)
@@ -164,27 +173,29 @@ func (j *join) begin() {
 				case err != nil:
 					j.fail(err)
 				case j.fetching == 0:
-					j.prove()
+					next()
 				}
 			})
 		})
 	}
 }
 
-// carryOver takes the positions requested to the epochs that continue theirs.
-func carryOver(j *join) {
+// carryOver takes the positions requested to the epochs that continue theirs, and reports whether there were any.
+func carryOver(j *join) (carried bool) {
 	for i := range j.spaces {
 		epoch := j.spaces[i].locals[0].epoch
 		for k, p := range j.opt.Since {
 			if q := j.spaces[i].ns.carry(p, epoch); q != p {
 				j.opt.Since = slices.Clone(j.opt.Since) // others have it as it came
 				j.opt.Since[k] = q
+				carried = true
 			}
 		}
 	}
 	if j.filter != nil {
 		j.filter.since = j.opt.Since
 	}
+	return carried
 }
 
 // checked reports whether what was requested in sp can be evaluated without a look
@@ -274,6 +285,7 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 	case j.opt.Unknown != "":
 		return j.opt.Unknown, GapUnknown
 	case ok && pos == sp.refuted:
+		j.shard.hub.stats.refuted.Add(1)
 		return pos.String(), GapEpoch
 	case ok && sp.reached(pos):
 		sp.cur, sp.since = pos.Offset, pos.String()

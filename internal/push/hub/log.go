@@ -21,8 +21,9 @@ type namespace struct {
 	continues func(ns *Namespace, epoch string) []Position
 
 	mu sync.Mutex
-	// from are the epochs that the current one continues, with their last offsets.
-	from []Position
+	// from has, of the current epoch and of those in over, the epochs that each continues, with their last
+	// offsets. A shard may come to an epoch when a later one is known already.
+	from map[string][]Position
 	// top is the newest position delivered by the broker or returned in an answer;
 	// its epoch is the current one.
 	top Position
@@ -102,31 +103,35 @@ func (n *namespace) accept(m *Message, late *bool) (ok, began bool) {
 func (n *namespace) begin(at Position) (again bool) {
 	if again = n.top.Epoch != ""; again {
 		if len(n.over) == maxOver {
+			delete(n.from, n.over[0])
 			n.over = slices.Delete(n.over, 0, 1)
 			n.forgotten++
 		}
 		n.over = append(n.over, n.top.Epoch)
 	}
-	n.top, n.delivered, n.late, n.untold, n.proven, n.from = at, 0, nil, nil, nil, nil
+	n.top, n.delivered, n.late, n.untold, n.proven = at, 0, nil, nil, nil
 	if n.continues != nil {
-		n.from = n.continues(n.options(), at.Epoch)
+		if from := n.continues(n.options(), at.Epoch); len(from) > 0 {
+			if n.from == nil {
+				n.from = map[string][]Position{}
+			}
+			n.from[at.Epoch] = from
+		}
 	}
 	return again
 }
 
-// carriesOn returns up to which offset the current epoch, if it is epoch, has the same
+// carriesOn returns up to which offset epoch, the current one or one that is over, has the same
 // messages as old had.
 func (n *namespace) carriesOn(old, epoch string) (upTo uint64, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.top.Epoch != epoch {
-		return 0, false
-	}
-	i := slices.IndexFunc(n.from, func(p Position) bool { return p.Epoch == old })
+	from := n.from[epoch]
+	i := slices.IndexFunc(from, func(p Position) bool { return p.Epoch == old })
 	if i < 0 {
 		return 0, false
 	}
-	return n.from[i].Offset, true
+	return from[i].Offset, true
 }
 
 // carry returns p as a position of epoch, if it is one of an epoch that this one continues.

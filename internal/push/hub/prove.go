@@ -23,13 +23,13 @@ func (j *join) prove() {
 		case !known:
 			ask = append(ask, question{sp, pos})
 		case !ok:
-			j.shard.hub.stats.refuted.Add(1)
 			sp.refuted = pos
 		}
 	}
 	if j.fetching = len(ask); j.fetching == 0 {
 		j.start()
 	}
+	var none []*namespace // the broker knows of no message there
 	for _, q := range ask {
 		j.shard.hub.prove(q.sp.ns, q.pos, func(c Check, err error) {
 			j.shard.post(func() {
@@ -41,15 +41,32 @@ func (j *join) prove() {
 					j.fail(err)
 					return
 				case c != q.pos.Check:
-					j.shard.hub.stats.refuted.Add(1)
 					q.sp.refuted = q.pos
 				}
+				if c == 0 {
+					none = append(none, q.sp.ns)
+				}
 				if j.fetching == 0 {
-					j.start()
+					j.proved(none)
 				}
 			})
 		})
 	}
+}
+
+// proved starts the stream once the positions requested have been compared. In the logs of none the broker knew
+// of no message there: they may have another epoch by now, which this shard is to know first. Positions
+// that it carries over are compared again.
+func (j *join) proved(none []*namespace) {
+	if len(none) > 0 {
+		j.lookUp(none, func() { j.proved(nil) })
+		return
+	}
+	if carryOver(j) {
+		j.prove()
+		return
+	}
+	j.start()
 }
 
 // check returns the check of the message at offset, if it is here.
