@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A siteBroker has a log that begins new epochs, each of which continues those before it up to the end
-// that the log had. From when it is held its questions are answered only after it is released.
+// A siteBroker has a log that starts new epochs, each of which continues those before it up to the end
+// that the log had. From when it is paused its questions are answered only after it is released.
 type siteBroker struct {
 	plainBroker
 
@@ -39,8 +39,8 @@ func (b *siteBroker) hub(t testing.TB, ns Namespace) *Hub {
 	return h
 }
 
-// hold has questions wait from now on; the function returned answers them.
-func (b *siteBroker) hold() (release func()) {
+// pause has questions wait from now on; the function returned answers them.
+func (b *siteBroker) pause() (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := make(chan struct{})
@@ -62,8 +62,8 @@ func stored(epoch string, n int) *Message {
 	return &Message{Channel: "a", Epoch: epoch, Offset: uint64(n), Data: []byte("m"), Check: NewCheck(uint64(n), time.Unix(int64(n), 0))}
 }
 
-// takeOver begins epoch, and stores and delivers so many more messages.
-func (b *siteBroker) takeOver(epoch string, more int) {
+// promote starts epoch, and stores and delivers so many more messages.
+func (b *siteBroker) promote(epoch string, more int) {
 	b.mu.Lock()
 	end := len(b.log)
 	b.epochs[len(b.epochs)-1].Offset = uint64(end)
@@ -142,7 +142,7 @@ func TestATakeOverWhileASubscriberResumesIsNoGap(t *testing.T) {
 			for n := 301; n <= 300+ahead; n++ {   // what has not come to this node
 				b.log = append(b.log, stored("e", n))
 			}
-			release := b.hold()
+			release := b.pause()
 			subscribe(&s, SubscribeOptions{Since: Positions{stored("e", since).Position()}})
 			if s.at != nil {
 				t.Fatalf("%s: it does not wait for the broker", what)
@@ -161,13 +161,13 @@ func TestATakeOverWhileASubscriberResumesIsNoGap(t *testing.T) {
 			}
 		})
 	}
-	once := func(more int) func(*siteBroker) { return func(b *siteBroker) { b.takeOver("f", more) } }
+	once := func(more int) func(*siteBroker) { return func(b *siteBroker) { b.promote("f", more) } }
 	f("past what this node knows", 305, 5, 0, "", once(0))
 	f("past what this node knows, and more came", 305, 5, 2, "", once(2))
 	f("older than what this node has", 10, 0, 290, "", once(0))
 	f("older than what this node has, and more came", 10, 0, 292, "", once(2))
-	f("taken over twice", 305, 5, 4, "", func(b *siteBroker) { b.takeOver("f", 2); b.takeOver("g", 2) })
-	f("taken over twice, from an older one", 10, 0, 294, "", func(b *siteBroker) { b.takeOver("f", 2); b.takeOver("g", 2) })
+	f("taken over twice", 305, 5, 4, "", func(b *siteBroker) { b.promote("f", 2); b.promote("g", 2) })
+	f("taken over twice, from an older one", 10, 0, 294, "", func(b *siteBroker) { b.promote("f", 2); b.promote("g", 2) })
 	f("not stored at the site that took over", 306, 5, 0, GapEpoch, once(0))
 }
 
@@ -183,8 +183,8 @@ func TestTwoTakeOversAtOnceAreNoGap(t *testing.T) {
 			t.Fatal(err)
 		}
 		settleShards(shard)
-		b.takeOver("f", 1)
-		b.takeOver("g", 1) // the shard has not run in between
+		b.promote("f", 1)
+		b.promote("g", 1) // the shard has not run in between
 		settleShards(shard)
 		if len(s.gaps) > 0 || len(s.got) != 2 || s.got[0] != 301 || s.got[1] != 302 {
 			t.Errorf("messages %v, gaps %v", s.got, s.gaps)

@@ -153,7 +153,7 @@ func (j *join) begin() {
 		j.prove()
 		return
 	}
-	j.lookUp(ask, func() {
+	lookUp(j, ask, func() {
 		carryOver(j) // what was looked up may be of an epoch that is newer than theirs
 		j.prove()
 	})
@@ -161,7 +161,7 @@ func (j *join) begin() {
 
 // lookUp queries the broker for the ends of the logs and takes the shard to the epochs that they have.
 // Then it calls next, unless j has ended.
-func (j *join) lookUp(logs []*namespace, next func()) {
+func lookUp(j *join, logs []*namespace, next func()) {
 	j.fetching = len(logs)
 	for _, ns := range logs {
 		j.shard.hub.top(ns, func(top Position, err error) {

@@ -47,7 +47,7 @@ func (j *join) prove() {
 					none = append(none, q.sp.ns)
 				}
 				if j.fetching == 0 {
-					j.proved(none)
+					proved(j, none)
 				}
 			})
 		})
@@ -57,9 +57,9 @@ func (j *join) prove() {
 // proved starts the stream once the positions requested have been compared. In the logs of none the broker knew
 // of no message there: they may have another epoch by now, which this shard is to know first. Positions
 // that it carries over are compared again.
-func (j *join) proved(none []*namespace) {
+func proved(j *join, none []*namespace) {
 	if len(none) > 0 {
-		j.lookUp(none, func() { j.proved(nil) })
+		lookUp(j, none, func() { proved(j, nil) })
 		return
 	}
 	if carryOver(j) {
