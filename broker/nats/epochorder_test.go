@@ -33,13 +33,12 @@ func TestWhatAllChannelsMissComesInTheOrderOfTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	publish := func(channel string) (at hub.Position) {
+	publish := func(channel string) {
 		done := make(chan error, 1)
-		b.Publish(&ns, hub.Publication{Channel: channel, Data: []byte("m")}, func(p hub.Position, err error) { at = p; done <- err })
+		b.Publish(&ns, hub.Publication{Channel: channel, Data: []byte("m")}, func(_ hub.Position, err error) { done <- err })
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		return at
 	}
 	s, err := b.stream(&ns)
 	if err != nil {

@@ -20,8 +20,9 @@ import (
 
 // A client may open all the streams it is allowed and read none of them: what is kept for
 // all of a connection's is bounded, not only for each. For each of 200 that is some 8 KiB, what one
-// read brings, and with io_uring what came until the receive was canceled: 40 to 150 KiB, the more
-// the busier the machine. Were each alone, it would be proxy.buffer and that: 310 to 620 KiB.
+// read brings (64 KiB at most), and with io_uring what came until the receive was canceled, the
+// more the busier the machine: the kernel may fill 32 buffers of 8 KiB before it looks for other work,
+// and that twice. Were each alone, it would be proxy.buffer, 1 MiB here, and that.
 func TestUnreadStreamsShareABound(t *testing.T) {
 	const streams = 200
 	body := make([]byte, 4<<20)

@@ -132,14 +132,14 @@ func procs(s *Spec, loops int) int {
 // undoes it.
 func tuneRuntime(want int) (undo func()) {
 	gc := debug.SetGCPercent(gcPercent)
-	procs := runtime.GOMAXPROCS(0)
-	if procs < want {
+	had := runtime.GOMAXPROCS(0)
+	if had < want {
 		runtime.GOMAXPROCS(want)
 	}
 	return func() {
 		debug.SetGCPercent(gc)
-		if procs < want {
-			runtime.GOMAXPROCS(procs)
+		if had < want {
+			runtime.GOMAXPROCS(had)
 		}
 	}
 }
