@@ -18,13 +18,8 @@ const asServer = "WEIR_CROSSCHECK_SERVER"
 
 // A place serves one request at a time. Its timer is a descriptor: a time.Timer is up
 // to a millisecond late (golang.org/issue/53824), by how much depends on what else wakes
-// the process, and so on the pattern of arrivals of the load generator in front. Its
-// number stays beside the file: [os.File.Fd] has reads block, and a thread that blocks in
-// a system call keeps its processor from other requests for up to 10 ms.
-type place struct {
-	fd    uintptr
-	timer *os.File // of fd, read by way of the runtime's poller
-}
+// the process, and so on the pattern of arrivals of the load generator in front.
+type place struct{ timer *os.File }
 
 func newPlace() (place, error) {
 	const monotonic, nonblock = 1, syscall.O_NONBLOCK // timerfd_create(2)
@@ -32,13 +27,13 @@ func newPlace() (place, error) {
 	if errno != 0 {
 		return place{}, os.NewSyscallError("timerfd_create", errno)
 	}
-	return place{fd, os.NewFile(fd, "timer")}, nil
+	return place{os.NewFile(fd, "timer")}, nil
 }
 
 // serve returns after d.
 func (p place) serve(d time.Duration) error {
 	spec := [2]syscall.Timespec{1: syscall.NsecToTimespec(d.Nanoseconds())} // itimerspec: interval, value
-	if _, _, errno := syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, p.fd, 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0); errno != 0 {
+	if _, _, errno := syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, p.timer.Fd(), 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0); errno != 0 {
 		return os.NewSyscallError("timerfd_settime", errno)
 	}
 	var expired [8]byte
