@@ -191,3 +191,40 @@ func TestTwoTakeOversAtOnceAreNoGap(t *testing.T) {
 		}
 	})
 }
+
+// A node that could not follow the epochs between starts where the messages of the new one start. What those between had is
+// in the log, and is read for one who comes from a node that has followed them.
+func TestANodeThatSkippedEpochsReadsWhatTheyHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSiteBroker(300)
+		h := b.hub(t, Namespace{Recent: 100})
+		defer h.Close()
+		shard := h.NewShard(func() {})
+		var s, other tape
+		subscribe := func(to *tape, since ...Position) {
+			if err := shard.Subscribe(&to.sub, to, SubscribeOptions{Channels: []string{"a"}, Since: since}); err != nil {
+				t.Fatal(err)
+			}
+			settleShards(shard)
+		}
+		subscribe(&s)
+		deliver := b.deliver
+		b.deliver = func(*Message) {}
+		b.promote("f", 5) // which this node does not get
+		b.epochs = b.epochs[1:]
+		b.deliver = deliver
+		b.promote("g", 1)
+		settleShards(shard)
+		if len(s.gaps) != 1 || s.gaps[0].To != (Position{Epoch: "g", Offset: 305}) || len(s.got) != 1 || s.got[0] != 306 {
+			t.Errorf("one of epoch e: messages %v, gaps %v", s.got, s.gaps)
+		}
+		for _, from := range []Position{stored("f", 303).Position(), stored("g", 303).Position()} {
+			other = tape{}
+			subscribe(&other, from)
+			if len(other.gaps) > 0 || len(other.got) != 3 || other.got[0] != 304 {
+				t.Errorf("one of %v: messages %v, gaps %v", from, other.got, other.gaps)
+			}
+			shard.Unsubscribe(&other.sub)
+		}
+	})
+}

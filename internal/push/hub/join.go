@@ -311,9 +311,9 @@ func (j *join) restart(ns *namespace, epoch string, upTo uint64, carriesOn bool)
 	for i := range j.spaces {
 		if sp := &j.spaces[i]; sp.ns == ns {
 			from = sp.cur
-			next := joinSpace{ns: ns, locals: sp.locals, epoch: epoch, cur: min(from, upTo)}
+			next := joinSpace{ns: ns, locals: sp.locals, epoch: epoch, cur: upTo}
 			if carriesOn {
-				next.all, next.reported = sp.all, sp.reported
+				next.cur, next.all, next.reported = min(from, upTo), sp.all, sp.reported
 			}
 			*sp = next
 			return from, true

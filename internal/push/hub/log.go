@@ -122,16 +122,18 @@ func (n *namespace) begin(at Position) (again bool) {
 }
 
 // carriesOn returns up to which offset epoch, the current one or one that is over, has the same
-// messages as old had.
+// messages as old had. If it does not continue old, that is the last offset of those that it continues, after
+// which its own messages are; 0 for none.
 func (n *namespace) carriesOn(old, epoch string) (upTo uint64, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	from := n.from[epoch]
-	i := slices.IndexFunc(from, func(p Position) bool { return p.Epoch == old })
-	if i < 0 {
-		return 0, false
+	for _, p := range n.from[epoch] {
+		if p.Epoch == old {
+			return p.Offset, true
+		}
+		upTo = max(upTo, p.Offset)
 	}
-	return from[i].Offset, true
+	return upTo, false
 }
 
 // carry returns p as a position of epoch, if it is one of an epoch that this one continues.

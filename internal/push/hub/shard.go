@@ -399,8 +399,8 @@ func (l *local) arrive(at Position) {
 	l.active, l.epoch = true, s.epochs[ns]
 	if l.epoch == at.Epoch {
 		l.last = at.Offset
-	} else if upTo, ok := ns.carriesOn(at.Epoch, l.epoch); ok {
-		l.last = upTo
+	} else {
+		l.last, _ = ns.carriesOn(at.Epoch, l.epoch)
 	}
 }
 
