@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/capacity"
@@ -47,7 +48,7 @@ type Options struct {
 	Processes func(ctx context.Context, s loadgen.Spec, n int, connected func(context.Context) error) (*loadgen.Result, error)
 	// Progress is called with what happens, by several goroutines; nil means not at all.
 	Progress func(indicator, text string)
-	// Stderr is where the started processes write errors; nil means nowhere.
+	// Stderr is where the started processes write errors, one write at a time; nil means nowhere.
 	Stderr io.Writer
 
 	// For tests: the plan in place of Plan's, the machine in place of what is seen, the time
@@ -65,12 +66,28 @@ func (o *Options) withDefaults() {
 	if o.Plan == "" {
 		o.Plan = "quick"
 	}
-	if o.Stderr == nil {
+	switch o.Stderr.(type) {
+	case nil:
 		o.Stderr = io.Discard
+	case *os.File: // the processes get it as it is
+	default:
+		o.Stderr = &oneAtATime{out: o.Stderr}
 	}
 	if o.every == 0 {
 		o.every = time.Second
 	}
+}
+
+// oneAtATime is a writer for several goroutines.
+type oneAtATime struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *oneAtATime) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(b)
 }
 
 // A Report is a whole run.
