@@ -316,6 +316,15 @@ func TestSiteIsPromotedWithAGap(t *testing.T) {
 	p.Cut(false)
 	a.led(t, "b")
 	trial.Eventually(t, "the message to be reported", func() bool { return nats.SiteLogs(a.b)[0].Kept == 1 })
+	// When the sites are cut off again, nodes do not go back to the log that was left there.
+	p.Cut(true)
+	trial.Eventually(t, "the loss to be detected", func() bool { return slices.Contains(nats.SiteLogs(a.b)[0].Lost, "b") })
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if pos, err := a.Publish(ctx, weir.Publication{Channel: "x:1", Data: []byte("only at a again")}); err == nil || nats.SiteLogs(a.b)[0].Leads != "b" {
+		t.Errorf("a publish at the site that has lost the other one is answered %v, %v", pos, err)
+	}
+	p.Cut(false)
 	if err := nats.Promote(t.Context(), b.b, "y"); err == nil || !strings.Contains(err.Error(), "y, with a log") {
 		t.Errorf("a namespace that there is not is promoted: %v", err)
 	}

@@ -60,7 +60,7 @@ type delivery struct {
 
 	mu       sync.Mutex
 	epoch    string
-	base     uint64              // the log's end when epoch began
+	base     uint64              // what is after it is delivered as of epoch
 	former   map[string]bool     // epochs that are over
 	high     uint64              // the highest sequence seen in epoch
 	acked    uint64              // the highest sequence acknowledged to us in epoch
@@ -225,23 +225,30 @@ func (s *delivery) mark() mark {
 	return mark{Epoch: s.epoch, Last: s.high, Count: s.counted}
 }
 
-// adopt makes in's epoch the current one, which all channels follow then. What is delivered
-// next is what was stored since that epoch began.
-func (s *delivery) adopt(in info) {
+// adopt makes in's epoch the current one, which all channels follow then. Delivered next is what was stored since it
+// began; of a log that continues the epoch before, what comes after that, though an epoch between the two had it. It
+// reports false if in is of a site that is not followed.
+func (s *delivery) adopt(in info) bool {
 	s.mu.Lock()
-	if in.epoch == s.epoch || s.former[in.epoch] {
+	if other := s.lead.Load() != in.lead; other || in.epoch == s.epoch || s.former[in.epoch] {
 		s.mu.Unlock()
-		return
+		return !other
+	}
+	from := in.base
+	if st := s.sited.Load(); st != nil && st.epoch == in.epoch {
+		if upTo, ok := st.reaches(s.epoch); ok {
+			from = min(from, upTo)
+		}
 	}
 	if s.epoch != "" {
 		s.former[s.epoch] = true
 		s.b.log.Warn("log has a new epoch", "namespace", s.opts.Load().LogName(), "epoch", in.epoch, "base", in.base)
 		s.faults++
 	}
-	s.epoch, s.base, s.high, s.acked = in.epoch, in.base, in.last, in.base
+	s.epoch, s.base, s.high, s.acked = in.epoch, from, in.last, in.base
 	s.count(in)
 	for _, c := range s.channels {
-		c.last, c.prev, c.checked = in.base, 0, in.base
+		c.last, c.prev, c.checked = from, 0, from
 	}
 	channels := maps.Clone(s.channels)
 	if len(channels) > 0 {
@@ -256,6 +263,7 @@ func (s *delivery) adopt(in info) {
 	if len(channels) > 0 {
 		s.nudge() // for what was stored before they followed it
 	}
+	return true
 }
 
 // seen takes note of how far the log had come.

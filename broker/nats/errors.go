@@ -35,6 +35,7 @@ const (
 	codeHeaderTooLarge   = 10097
 	codeNameInUse        = 10058
 	codeStreamNotFound   = 10059
+	codeOtherStream      = 10060
 	codeReplicas         = 10074
 	codeNotEnabled       = 10076
 	codeStoreFailed      = 10077

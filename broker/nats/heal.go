@@ -227,9 +227,9 @@ const (
 	perQuestionBytes = 128 << 10
 )
 
-// reportGaps finds out on which of the channels called tokens retention removed something
+// reportGaps finds out on which of the channels called tokens retention removed something up to upTo
 // before it was delivered, and reports it before anything later is.
-func (s *stream) reportGaps(in info, tokens []string) error {
+func (s *stream) reportGaps(in info, tokens []string, upTo uint64) error {
 	for _, tok := range tokens {
 		s.mu.Lock()
 		c := s.channels[tok]
@@ -241,7 +241,7 @@ func (s *stream) reportGaps(in info, tokens []string) error {
 		if c == nil {
 			continue
 		}
-		if err := reportRemoved(&s.readable, in, tok, c, since, 1<<64-1); err != nil {
+		if err := reportRemoved(&s.readable, in, tok, c, since, upTo); err != nil {
 			return err
 		}
 	}
@@ -325,7 +325,7 @@ func (s *stream) scan(in info, since, upTo uint64, missing []string) error {
 		}
 		for _, st := range p.messages {
 			if st.seq > since+1 && since < upTo {
-				if err := s.reportGaps(in, missing); err != nil {
+				if err := s.reportGaps(in, missing, upTo); err != nil {
 					return err
 				}
 				missing = nil
@@ -352,7 +352,7 @@ func (s *stream) scan(in info, since, upTo uint64, missing []string) error {
 			try = 1
 		case s.opts.Load().Replicas <= 1:
 			if since < upTo {
-				return s.reportGaps(in, missing)
+				return s.reportGaps(in, missing, upTo)
 			}
 			return nil
 		case since < upTo:

@@ -138,7 +138,7 @@ func (r *reader) firstRetained(ctx context.Context, in info, since uint64) (uint
 	}
 	// What age and bytes remove is older than all that is retained.
 	if !in.whole {
-		if in, err = r.s.info(ctx); err != nil {
+		if in, err = newer(ctx, r.s, in); err != nil {
 			return 0, err
 		}
 	}

@@ -425,6 +425,7 @@ func (b *Broker) Top(ctx context.Context, ns *hub.Namespace) (hub.Position, erro
 	if err != nil || !s.durable() {
 		return hub.Position{}, err
 	}
+	s.site.see(ctx)
 	var in info
 	err = b.again(ctx, func() (err error) {
 		in, err = s.info(ctx)

@@ -38,8 +38,7 @@ type siteView struct {
 	kick chan struct{} // holds a token when it is to look now
 	news chan struct{} // the same for the goroutine that delivers
 
-	leading atomic.Pointer[siteLook] // the site that leads, and the log there
-	broken  atomic.Pointer[string]   // an epoch into which the one before was not followed to its end
+	leading atomic.Pointer[siteLook] // the site that is to be followed, and the log there
 	keys    atomic.Pointer[siteKeys] // of what the log has copied; nil when they do not matter
 
 	mu sync.Mutex
@@ -68,7 +67,7 @@ func newSiteLog(s *stream) *siteLog {
 	}
 	w := &siteLog{siteView: siteView{s: s, cfg: c, kick: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		answered: map[string]time.Time{}, lost: map[string]bool{}, last: map[string]*siteLook{}}}
-	s.leads(c.Home)
+	s.leads(c.Home, 0)
 	return w
 }
 
@@ -122,7 +121,7 @@ func (w *siteLog) settle(ctx context.Context) error {
 		l := w.leader(here, other)
 		switch {
 		case l != nil:
-			w.s.leads(l.site)
+			w.s.leads(l.site, l.term)
 			w.update(here, other)
 			keysAtStart(w, l)
 			return nil
@@ -179,10 +178,10 @@ func (w *siteLog) tick() {
 		return
 	}
 	w.update(here, other)
-	switch l := w.leader(here, other); {
-	case l == nil:
+	switch l, lead := w.leader(here, other), w.s.lead.Load(); {
+	case l == nil || l.site != lead.site && l.term <= lead.term: // what led before is left there
 		w.failOver(here)
-	case l.site != w.site():
+	case l.term > lead.term:
 		w.move(l)
 	case l == other:
 		w.keep(here, l)
@@ -194,12 +193,40 @@ func (w *siteLog) notified() {
 	ctx, cancel := context.WithTimeout(w.s.b.ctx, w.detect())
 	defer cancel()
 	for _, site := range []string{w.cfg.Here, w.cfg.Other} {
-		l := w.s.lookAt(ctx, site)
-		if st := w.s.sited.Load(); l.leadsLog() && site != w.site() && (st == nil || l.term > st.term) {
+		if l := w.s.lookAt(ctx, site); l.leadsLog() && l.term > w.s.lead.Load().term {
 			w.move(l)
 			return
 		}
 	}
+}
+
+// see looks whether the site that is not followed leads the log by now, unless it is lost: one who comes from a node that has
+// seen it would get a gap that is none. It waits for siteEvery at most. Any goroutine.
+func (w *siteLog) see(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	lead := w.s.lead.Load()
+	away := w.cfg.away(lead.site)
+	w.mu.Lock()
+	lost := w.lost[away]
+	w.mu.Unlock()
+	if lost {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, siteEvery)
+	defer cancel()
+	if l := w.s.lookAt(ctx, away); l.leadsLog() && l.term > lead.term {
+		w.move(l)
+	}
+}
+
+// ahead returns the look at the log that is to be followed and is not yet; nil for none.
+func (w *siteView) ahead() *siteLook {
+	if to := w.leading.Load(); to != nil && to.term > w.s.lead.Load().term {
+		return to
+	}
+	return nil
 }
 
 // site is the one that leads the log, as far as this node knows.
@@ -207,10 +234,16 @@ func (w *siteView) site() string { return w.s.lead.Load().site }
 
 // move has the goroutine that delivers follow the log to another site.
 func (w *siteView) move(l *siteLook) {
-	if was := w.leading.Swap(l); was != nil && was.epoch == l.epoch {
-		return // it does
+	lead := w.s.lead.Load()
+	for was := w.leading.Load(); ; was = w.leading.Load() {
+		if l.term <= lead.term || was != nil && was.term >= l.term {
+			return // it does
+		}
+		if w.leading.CompareAndSwap(was, l) {
+			break
+		}
 	}
-	w.s.lead.Load().end() // what it waits for of the site before
+	lead.end() // what it waits for of the site before
 	w.s.nudge()
 	nudge(w.news)
 }
@@ -255,6 +288,10 @@ func (w *siteLog) failOver(here *siteLook) {
 	may := w.cfg.Automatic && w.lost[w.cfg.Other] && w.seen
 	w.mu.Unlock()
 	if !may || !w.both() || here.err != nil || !here.copy || !here.whole {
+		return
+	}
+	// While both were looked at the silent one was waited for.
+	if now := w.s.lookAt(w.s.b.ctx, here.site); now.err != nil || now.last != here.last {
 		return
 	}
 	if err := w.promote(w.s.b.ctx, here, true); err != nil {

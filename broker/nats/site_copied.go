@@ -137,7 +137,7 @@ func (w *siteLog) await(seq uint64) bool {
 	}
 	asked := false
 	for w.s.b.ctx.Err() == nil {
-		if to := w.leading.Load(); to != nil && to.site != w.site() || !w.s.verified() {
+		if w.ahead() != nil || !w.s.verified() {
 			return false
 		}
 		w.mu.Lock()

@@ -102,6 +102,9 @@ func (w *siteLog) exchange(ctx context.Context, here, other *siteLook) error {
 	defer cancel()
 	err := w.put(ctx, other.site, "UPDATE", shut)
 	if err == nil {
+		err = w.drained(ctx, other.site, shut.Subjects[0])
+	}
+	if err == nil {
 		here, err = w.catchUp(ctx)
 	}
 	if err == nil {
@@ -119,6 +122,27 @@ func (w *siteLog) exchange(ctx context.Context, here, other *siteLook) error {
 	return err
 }
 
+// drained waits until the stream at site, whose only subject is subject now, has stored what it received before. NATS
+// queues publishes, and stores those that were queued when the subjects changed afterwards. A message goes the same way that the
+// stream must refuse: it names another stream as its own. Of several replicas, what the leader has proposed may not be stored
+// yet: see settled.
+func (w *siteView) drained(ctx context.Context, site, subject string) error {
+	m := &natsgo.Msg{Subject: subject, Header: natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}}}
+	for {
+		answer, err := w.s.b.requestWithRetry(ctx, m)
+		if err == nil {
+			_, _, err = parseAck(answer.Data)
+		}
+		switch {
+		case isCode(err, codeOtherStream):
+			return w.settled(ctx, site)
+		case ctx.Err() != nil:
+			return fmt.Errorf("wait for what site %s has received: %w", site, err)
+		}
+		w.s.pause(10 * time.Millisecond) // the queue is full, or the news of the subject is on its way
+	}
+}
+
 // catchUp waits until the copy here has all of the other site's log, which grows no more.
 func (w *siteLog) catchUp(ctx context.Context) (here *siteLook, err error) {
 	for {
@@ -126,7 +150,7 @@ func (w *siteLog) catchUp(ctx context.Context) (here *siteLook, err error) {
 		if here, other = w.look(ctx); here.err != nil || other.err != nil {
 			return here, errors.Join(here.err, other.err)
 		}
-		if here.copy && here.last >= other.last {
+		if here.leadsLog() || here.follows(other.epoch) && here.last >= other.last { // another node may have been faster
 			return here, nil
 		}
 		select {
@@ -138,9 +162,21 @@ func (w *siteLog) catchUp(ctx context.Context) (here *siteLook, err error) {
 }
 
 // promote makes the copy here the log. complete says that it has all that was acknowledged. All nodes
-// that do it write the same.
+// that do it write the same. It looks at the copy again: while here was looked at, the other site may have been
+// waited for, which was silent, and what the copy has got meanwhile may have been acknowledged there.
 func (w *siteLog) promote(ctx context.Context, here *siteLook, complete bool) error {
 	s := w.s
+	switch now := s.lookAt(ctx, here.site); {
+	case now.err != nil:
+		return now.err
+	case now.leadsLog(): // another node was faster
+		w.move(now)
+		return nil
+	case now.missing || now.config.Metadata[metaCopies] != here.config.Metadata[metaCopies] || here.whole && !now.whole:
+		return fmt.Errorf("%w: the copy at site %s was made anew", hub.ErrUnavailable, here.site)
+	default:
+		here = now
+	}
 	next := here.sited.after(s.nextEpoch(here.site, here.epoch, here.term+1), here.last, complete)
 	cfg := s.logConfig(here.site, next, here)
 	ctx, cancel := context.WithTimeout(ctx, w.detect())
@@ -188,28 +224,21 @@ func listenForSites(b *Broker) error {
 	return err
 }
 
-// brokeOff reports whether this node could not follow the log before epoch to its end.
-func (w *siteLog) brokeOff(epoch string) bool {
-	if w == nil {
-		return false
+// cross follows the log to the site that leads it, and again if another one has taken over meanwhile, which may be the
+// first one. Only run of the stream may call it.
+func cross(s *stream) {
+	if s.site == nil {
+		return
 	}
-	b := w.broken.Load()
-	return b != nil && *b == epoch
+	for to := s.site.ahead(); to != nil && s.b.ctx.Err() == nil; to = s.site.ahead() {
+		crossTo(s, to)
+	}
 }
 
-// cross follows the log to the site that leads it. What this node lacks of the epoch before is
-// delivered first, while it still is that epoch. Only run of the stream may call it.
-func cross(s *stream) {
+// crossTo follows the log to where to leads it. What this node lacks of its own epoch, up to where the log continues
+// that, is delivered first, while it still is that epoch: subscribers are taken to the next one as if they had it.
+func crossTo(s *stream, to *siteLook) {
 	w := s.site
-	if w == nil {
-		return
-	}
-	to := w.leading.Load()
-	if to == nil || to.err != nil || to.site == w.site() {
-		return
-	}
-	before := s.epochNow()
-	upTo, ok := to.reaches(before)
 	s.crossing.Store(true)
 	ctx, cancel := context.WithTimeout(s.b.ctx, w.detect())
 	if err := w.settled(ctx, to.site); err != nil {
@@ -218,18 +247,32 @@ func cross(s *stream) {
 	}
 	crossed(ctx, w, to)
 	cancel()
-	s.leads(to.site)
+	s.leads(to.site, to.term) // from here on no epoch of before is adopted
 	w.forget(to)
-	if ok {
-		if err := finish(s, upTo); err != nil {
-			s.b.log.Error("log cannot be followed to the other site; clients get a gap", "namespace", s.opts.Load().Title(), "err", err)
-			w.broken.Store(&to.epoch)
-		}
+	upTo, ok := to.reaches(s.epochNow())
+	if ok && !finishUntil(s, upTo) {
+		return
 	}
 	s.checked.Store(0)
 	s.crossing.Store(false)
 	s.b.out.resend(s)
 	s.b.log.Warn("log is led by another site", "namespace", s.opts.Load().Title(), "site", to.site, "epoch", to.epoch, "continued", ok)
+}
+
+// finishUntil is finish, again and again until it succeeds; false says that another site is to be followed before it
+// did, or that the broker is closed.
+func finishUntil(s *stream, upTo uint64) bool {
+	for {
+		err := finish(s, upTo)
+		if err == nil {
+			return true
+		}
+		if s.b.ctx.Err() != nil || s.site.ahead() != nil {
+			return false
+		}
+		s.b.log.Warn("what was stored before another site led the log cannot be read yet", "namespace", s.opts.Load().Title(), "err", err)
+		s.pause(retryEvery)
+	}
 }
 
 // settled waits until the log at site has stored all that it had copied when it was one. Of several
@@ -246,19 +289,29 @@ func (w *siteView) settled(ctx context.Context, site string) error {
 
 // finish delivers what the channels miss up to upTo, from the copy that has become the log.
 func finish(s *stream, upTo uint64) error {
-	l := s.laggards(upTo, true)
+	in, err := s.look(s.life())
+	if err != nil {
+		return err
+	}
+	in.epoch, in.first, in.following = s.epochNow(), min(in.first, upTo+1), true
+	s.declareRemoved(in)
 	end, err := s.leaderMessage(s.life(), map[string]any{"last_by_subj": s.log + ">"})
 	if err != nil || end.seq == 0 {
 		return err
 	}
-	end.seq = upTo
+	upTo = min(upTo, end.seq)
+	l := s.laggards(upTo, true)
 	missing, _, from, err := s.missing(l, end, true)
+	if err != nil || len(missing) == 0 && !l.whole {
+		return err
+	}
 	if l.whole {
 		from = min(from, l.wholeSince)
 	}
-	if err != nil || len(missing) == 0 && (!l.whole || l.wholeSince >= upTo) {
+	s.repairs.holes.Add(1)
+	if err := s.scan(in, from, upTo, missing); err != nil {
 		return err
 	}
-	s.repairs.holes.Add(1)
-	return s.scan(info{}, from, upTo, nil)
+	s.skipTo(upTo) // what the log has no more
+	return nil
 }

@@ -92,9 +92,11 @@ func (c *Sites) away(site string) string {
 	return c.Here
 }
 
-// A lead says which site leads a log. life ends when it does no longer.
+// A lead says which site leads a log, as this node follows it, and how often a site had taken it over then. life ends when
+// another one is to be followed, which may be the same site again.
 type lead struct {
 	site string
+	term uint64
 	life context.Context
 	end  context.CancelFunc
 }
@@ -165,6 +167,16 @@ func (st *sited) reaches(epoch string) (upTo uint64, ok bool) {
 	return st.from[i].Offset, true
 }
 
+// continues returns the epochs that epoch continues, which is that of st or one that st continues: the hub may
+// come to it when the next site has taken over.
+func (st *sited) continues(epoch string) []hub.Position {
+	if st.epoch == epoch {
+		return st.from
+	}
+	i := slices.IndexFunc(st.from, func(p hub.Position) bool { return p.Epoch == epoch })
+	return st.from[:max(i, 0)]
+}
+
 // api begins the subjects of JetStream's API at the site that leads the log.
 func (s *logPlace) api() string {
 	l := s.lead.Load()
@@ -205,9 +217,9 @@ func (s *logPlace) life() context.Context {
 	return s.b.ctx
 }
 
-// leads makes site the one that leads the log.
-func (s *logPlace) leads(site string) {
-	l := &lead{site: site}
+// leads makes site the one that leads the log since its take-over number term.
+func (s *logPlace) leads(site string, term uint64) {
+	l := &lead{site: site, term: term}
 	l.life, l.end = context.WithCancel(s.b.ctx)
 	if before := s.lead.Swap(l); before != nil {
 		before.end()
@@ -314,8 +326,8 @@ func (b *streams) Continues(ns *hub.Namespace, epoch string) []hub.Position {
 	if s == nil {
 		return nil
 	}
-	if st := s.sited.Load(); st != nil && st.epoch == epoch && !s.site.brokeOff(epoch) {
-		return st.from
+	if st := s.sited.Load(); st != nil {
+		return st.continues(epoch)
 	}
 	return nil
 }

@@ -45,6 +45,9 @@ type info struct {
 	// gone, that they cannot have since the last Remove.
 	whole  bool
 	config jetstream.StreamConfig
+	lead   *lead // of the site that was asked; nil without two sites
+	// following says that run has looked while it follows the log to another site, see finish.
+	following bool
 }
 
 // top is the log's end.
@@ -148,12 +151,13 @@ func (s *storedLog) lookStored(ctx context.Context) (info, error) {
 	}
 	m := a.Config.Metadata
 	if lead != nil {
-		if a.Config.Mirror != nil {
+		st := parseSited(m)
+		if a.Config.Mirror != nil || st.term > lead.term { // that has to be followed first: see crossTo
 			return info{}, errMoved
 		}
-		s.sited.Store(parseSited(m))
+		s.sited.Store(st)
 	}
-	in := info{epoch: m[metaEpoch], first: a.State.FirstSeq, last: a.State.LastSeq, config: a.Config}
+	in := info{epoch: m[metaEpoch], first: a.State.FirstSeq, last: a.State.LastSeq, config: a.Config, lead: lead}
 	base, err := strconv.ParseUint(m[metaBase], 10, 64)
 	least, err2 := strconv.Atoi(m[metaSizes])
 	if in.epoch == "" || err != nil || err2 != nil {
@@ -376,6 +380,17 @@ func (s *readable) info(ctx context.Context) (info, error) {
 	}
 }
 
+// newer is info for one who has in. While run follows the log to another site, what it looks at is for itself: others
+// wait until it has.
+func newer(ctx context.Context, s *readable, in info) (info, error) {
+	if !in.following {
+		return s.info(ctx)
+	}
+	now, err := s.look(ctx)
+	now.epoch, now.following = in.epoch, true
+	return now, err
+}
+
 // fly makes looks one after another while someone waits for one.
 func (s *readable) fly() {
 	for {
@@ -390,7 +405,6 @@ func (s *readable) fly() {
 		s.flights.Unlock()
 		s.lookFor(f)
 		if f.err == nil {
-			s.adopt(f.in)
 			s.seen(f.in)
 		}
 		close(f.done)
@@ -400,10 +414,14 @@ func (s *readable) fly() {
 // longLook is from when on it is logged how long a look took: subscribers wait for it.
 const longLook = 500 * time.Millisecond
 
+// movePatience is how long a look waits for the news of which site leads the log, of which it has found that it is not the one
+// that was asked.
+const movePatience = time.Second
+
 // lookFor makes the look f at the site that leads the log, and another one if that was left
-// meanwhile.
+// meanwhile. The epoch that it finds is adopted.
 func (s *readable) lookFor(f *flight) {
-	for {
+	for started := time.Now(); ; {
 		ctx, began := s.life(), time.Now()
 		if f.err = s.fence(ctx); f.err == nil {
 			fenced := time.Since(began)
@@ -412,10 +430,16 @@ func (s *readable) lookFor(f *flight) {
 				s.b.log.Debug("looking at a log took long", "namespace", s.opts.Load().LogName(), "took", took, "leader_after", fenced)
 			}
 		}
-		if ctx.Err() == nil && !s.crossing.Load() || s.b.ctx.Err() != nil {
+		left := ctx.Err() != nil || s.crossing.Load() || f.err == nil && !s.adopt(f.in)
+		unknown := errors.Is(f.err, errMoved) && time.Since(started) < movePatience
+		switch {
+		case s.b.ctx.Err() != nil || !left && !unknown:
 			return
+		case left:
+			s.pause(time.Millisecond)
+		default:
+			s.pause(movePatience / 100)
 		}
-		s.pause(time.Millisecond)
 	}
 }
 

@@ -16,7 +16,7 @@ func leftOut(s *stream, in info, since, next uint64) (left []stored, err error) 
 		}
 		st, ok, err := s.anyCopy(seq)
 		if err == nil && !ok {
-			in, err = s.info(s.life()) // or it was removed just before it was read
+			in, err = newer(s.life(), &s.readable, in) // or it was removed just before it was read
 		}
 		switch {
 		case err != nil:
