@@ -169,7 +169,7 @@ func capacity(orders float64) float64 {
 	return 1e9 / (orders*float64(orderCost) + (1-orders)*float64(marketCost) + float64(readCost))
 }
 
-func TestABurstOfThreeTimesTheLoadDelaysNoOrder(t *testing.T) {
+func TestABurstOfThreeTimesTheLoadDelaysNoOrderSimulated(t *testing.T) {
 	f := func(name string, times float64, length, stall time.Duration, p95 float64) {
 		t.Helper()
 		for seed := range uint64(5) {
@@ -206,7 +206,7 @@ func TestABurstOfThreeTimesTheLoadDelaysNoOrder(t *testing.T) {
 	f("1.2x: within what it carries", 1.2, 10*time.Second, 0, 15)
 }
 
-func TestOrdersAreRefusedOnlyWhenOrdersAloneAreTooMany(t *testing.T) {
+func TestOrdersAreRefusedOnlyWhenOrdersAloneAreTooManySimulated(t *testing.T) {
 	c := 1e9 / float64(orderCost+readCost)
 	s := simulation{rate: 0.5 * c, burst: 2 * c, length: 10 * time.Second, orders: 1, poisson: rand.New(rand.NewPCG(1, 1))}
 	burst, _ := s.run(NewAdmission[simRequest](AdmissionConfig{}))

@@ -262,7 +262,7 @@ func lognormal(mean, sigma float64) func(*rand.Rand) float64 {
 }
 
 // The queue is itself compared with theory, or the truth would be none.
-func TestQueueAgreesWithTheory(t *testing.T) {
+func TestQueueAgreesWithTheorySimulated(t *testing.T) {
 	near := func(what string, got, want, rel float64) {
 		t.Helper()
 		if math.Abs(got/want-1) > rel {

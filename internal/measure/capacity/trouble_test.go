@@ -14,7 +14,7 @@ const perSec = 4000.0
 
 var ordinary = queue{cores: 2, service: exponential(2 / perSec)}
 
-func TestDisturbedMachineIsInconclusive(t *testing.T) {
+func TestDisturbedMachineIsInconclusiveSimulated(t *testing.T) {
 	f := func(name string, q queue) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +160,7 @@ func TestExpectationPassesAndFails(t *testing.T) {
 }
 
 // In M/M/1 P99 = ln(100)/(μ−λ), so an objective of 5 ms is met up to μ − 4.605/0.005.
-func TestObjectiveIsFound(t *testing.T) {
+func TestObjectiveIsFoundSimulated(t *testing.T) {
 	truth := perSec - math.Log(100)/0.005
 	good := 0
 	for seed := range uint64(10) {
@@ -343,7 +343,7 @@ func TestSlowTargetIsMeasuredByALowerQuantile(t *testing.T) {
 	}
 }
 
-func TestStandardSearchIsSureOfItself(t *testing.T) {
+func TestStandardSearchIsSureOfItselfSimulated(t *testing.T) {
 	q := ordinary
 	q.exposed = true
 	r := find(t, q.seeded(1), Options{Mode: Standard, ClosedLoop: true})
@@ -405,7 +405,7 @@ func TestANoisyMachineEndsTheSearchAtOnce(t *testing.T) {
 }
 
 // On request it continues, and its bounds hold what a quiet machine would find.
-func TestBoundsOnANoisyMachine(t *testing.T) {
+func TestBoundsOnANoisyMachineSimulated(t *testing.T) {
 	truth := newCurve(ordinary, 0.99)
 	held := 0
 	for seed := range uint64(20) {

@@ -39,7 +39,7 @@ func near(t *testing.T, what string, got, want, share float64) {
 	}
 }
 
-func TestWhatADeadPeerLeavesIsSharedByWeight(t *testing.T) {
+func TestWhatADeadPeerLeavesIsSharedByWeightSimulated(t *testing.T) {
 	for _, balance := range []string{RoundRobin, LeastConnections, EWMA, ConsistentHash} {
 		t.Run(balance, func(t *testing.T) {
 			cfg := Config{Balance: balance, Peers: weighted(1, 1, 1, 3, 1)}

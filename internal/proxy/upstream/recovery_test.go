@@ -14,7 +14,7 @@ import (
 // within 30 s under steady traffic with the default settings, whatever had taken it
 // out: checks, ejection, breaker, each alone and all at once, by any balancing, for
 // any way of failing. Checks run as in life; all in fake time.
-func TestRecoveredPeerIsBackWithin30s(t *testing.T) {
+func TestRecoveredPeerIsBackWithin30sSimulated(t *testing.T) {
 	type failure struct {
 		name  string
 		kind  Kind

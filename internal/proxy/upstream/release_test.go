@@ -55,7 +55,7 @@ func testClusters(names ...string) []Config {
 	return all
 }
 
-func TestSplitKeepsItsWeights(t *testing.T) {
+func TestSplitKeepsItsWeightsSimulated(t *testing.T) {
 	for _, sticky := range []string{"", "cookie:id", "header:X-User", "address"} {
 		s := newTestSplit(t, SplitConfig{Sticky: sticky, Arms: []ArmConfig{{"a", 90}, {"b", 9}, {"c", 1}, {"d", 0}}})
 		const n = 100000
@@ -75,7 +75,7 @@ func TestSplitKeepsItsWeights(t *testing.T) {
 	}
 }
 
-func TestRaisingAShareMovesOnlyThatShare(t *testing.T) {
+func TestRaisingAShareMovesOnlyThatShareSimulated(t *testing.T) {
 	arms := func(b float64) []ArmConfig { return []ArmConfig{{"a", 60 - b}, {"c", 40}, {"b", b}} }
 	at := func(b float64, i int) string {
 		s := splits[b]
@@ -268,7 +268,7 @@ func trials(t *testing.T, n int, errors [2]float64, slower float64) (rolledBack 
 	return rolledBack, requests / n
 }
 
-func TestCanaryThatIsNoWorseIsPromoted(t *testing.T) {
+func TestCanaryThatIsNoWorseIsPromotedSimulated(t *testing.T) {
 	// Alpha is 0.05 and spent by union bounds, tolerances besides: less than 5 %.
 	n := 60
 	back, _ := trials(t, n, [2]float64{0.005, 0.005}, 1)
@@ -278,14 +278,14 @@ func TestCanaryThatIsNoWorseIsPromoted(t *testing.T) {
 	}
 }
 
-func TestCanaryWithinToleranceIsPromoted(t *testing.T) {
+func TestCanaryWithinToleranceIsPromotedSimulated(t *testing.T) {
 	back, _ := trials(t, 20, [2]float64{0.005, 0.005}, 1.03)
 	if back > 3 {
 		t.Errorf("%d of 20 canaries 3 %% slower were rolled back, tolerated are 5 %%", back)
 	}
 }
 
-func TestCanaryWithMoreErrorsIsRolledBack(t *testing.T) {
+func TestCanaryWithMoreErrorsIsRolledBackSimulated(t *testing.T) {
 	back, requests := trials(t, 40, [2]float64{0.005, 0.035}, 1)
 	t.Logf("%d of 40 canaries with 3 %% more errors rolled back, after %d of their requests on average", back, requests)
 	if back < 38 {
@@ -293,7 +293,7 @@ func TestCanaryWithMoreErrorsIsRolledBack(t *testing.T) {
 	}
 }
 
-func TestSlowCanaryIsRolledBack(t *testing.T) {
+func TestSlowCanaryIsRolledBackSimulated(t *testing.T) {
 	back, requests := trials(t, 40, [2]float64{0.005, 0.005}, 1.2)
 	t.Logf("%d of 40 canaries 20 %% slower rolled back, after %d of their requests on average", back, requests)
 	if back < 38 {
@@ -399,7 +399,7 @@ func TestCanaryIsFedByDoneAndMovesTheSplit(t *testing.T) {
 	}
 }
 
-func TestDriftIsDistinguishedFromNoise(t *testing.T) {
+func TestDriftIsDistinguishedFromNoiseSimulated(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	play := func(seed uint64, windows int, size, latency float64) DriftState {
 		rng := rand.New(rand.NewPCG(seed, 3))

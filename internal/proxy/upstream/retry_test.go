@@ -245,7 +245,7 @@ func TestConnectionsPerPeerAreBounded(t *testing.T) {
 
 // While one peer refuses, resets or answers 503, every idempotent request is
 // answered by another within the default attempts and budget.
-func TestNoIdempotentRequestFailsWhileAPeerIsDown(t *testing.T) {
+func TestNoIdempotentRequestFailsWhileAPeerIsDownSimulated(t *testing.T) {
 	for _, balance := range []string{RoundRobin, LeastConnections, EWMA, ConsistentHash} {
 		for _, n := range []int{2, 3} {
 			for _, down := range []Outcome{{Kind: ConnectError}, {Kind: Reset}, {Status: 503, FirstByte: 1}} {
