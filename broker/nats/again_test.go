@@ -64,6 +64,7 @@ func TestReadsContinueAfterAReconnect(t *testing.T) {
 
 // While no server is there for long, reads are answered at once.
 func TestReadsDoNotWaitInALongOutage(t *testing.T) {
+	t.Parallel()
 	c := external(t)
 	p := c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()

@@ -150,6 +150,7 @@ func TestDamageInALogOfSeveralChannelsIsAGap(t *testing.T) {
 // One of three copies is damaged in a log of several channels. Whichever copy answers, a replay has
 // every message: the other copies have them.
 func TestDamagedCopyOfSeveralChannelsIsFilled(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)
 	m := &mixedLog{store: &store{t: t, dir: cs[1].Dir, ns: mixedSpace(3)}, channels: threeChannels, messages: 300}

@@ -87,6 +87,7 @@ func TestFullDiskRefusesAndRecovers(t *testing.T) {
 // as storage full long before AckTimeout, later ones without being sent; what is stored
 // can be read, and a server that was started again with room is used.
 func TestFullDiskOfAnExternalServerRefuses(t *testing.T) {
+	t.Parallel()
 	c := external(t)
 	small := c
 	small.Dir = t.TempDir()

@@ -98,6 +98,7 @@ func TestDirectoryBelongsToOneProcess(t *testing.T) {
 // A process that hosts the broker is killed in the middle of its publishing,
 // several times on one directory: every answered message is there, once.
 func TestKilledProcessLosesNothingAnswered(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000}.WithDefaults()
 	answered := map[string]hub.Position{} // by life and number
@@ -270,6 +271,7 @@ func TestKilledServerLosesNothingAnswered(t *testing.T) {
 }
 
 func TestKilledLeaderLosesNothingAnswered(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)
 	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000, Replicas: 3}.WithDefaults()
@@ -524,6 +526,7 @@ func TestLostMessageIsFetchedBeforeTheNext(t *testing.T) {
 }
 
 func TestLostLastMessageIsFoundByTheCheck(t *testing.T) {
+	t.Parallel()
 	c := external(t)
 	c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()

@@ -71,6 +71,7 @@ func TestAccountWithoutMarksStarts(t *testing.T) {
 
 // An account without room for one more stream keeps marks as soon as it has it.
 func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
+	t.Parallel()
 	s := serverIn(t)
 	limits := server.JetStreamAccountLimits{MaxMemory: -1, MaxStore: -1, MaxStreams: 1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1}
 	limit := func() {
@@ -98,6 +99,7 @@ func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
 
 // The marks have the replicas of the best of the logs, whichever came first.
 func TestMarksHaveTheReplicasOfTheLogs(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	spawnAll(t, cs)
 	replicas := func(b *Broker) int {

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 	if plainDir, err = os.MkdirTemp("", "weir-nats-test-"); err != nil {
 		panic(err)
 	}
+	quickElections() // before any server of this process: tests that run at once start them
 	// A server that takes a log over tries for some seconds to end the copying at the other one.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).tryDeleteSourcingConsumer.func1"),
 		goleak.Cleanup(func(code int) {

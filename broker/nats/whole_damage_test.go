@@ -87,6 +87,7 @@ func TestHoleOnABusyChannelIsAGap(t *testing.T) {
 // With several replicas the message is read from another one, whichever of them answers and
 // however much is published meanwhile.
 func TestHoleOfAReplicaIsFilled(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)
 	ns := hub.Namespace{Name: "a", Replicas: 3, HistorySize: 1_000_000, HistoryBytes: 1 << 30}.WithDefaults()

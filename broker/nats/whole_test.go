@@ -148,6 +148,7 @@ func TestLostMessageOfTheWholeIsFetchedBeforeTheNext(t *testing.T) {
 }
 
 func TestLostLastMessageOfTheWholeIsFoundByTheCheck(t *testing.T) {
+	t.Parallel()
 	c := external(t)
 	c.spawn(t)
 	ns := hub.Namespace{Name: "a"}.WithDefaults()
@@ -216,6 +217,7 @@ func TestKilledServerLosesNothingOfTheWhole(t *testing.T) {
 }
 
 func TestKilledLeaderLosesNothingOfTheWhole(t *testing.T) {
+	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)
 	ns := hub.Namespace{Name: "a", HistorySize: 1_000_000, Replicas: 3}.WithDefaults()

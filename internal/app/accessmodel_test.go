@@ -86,7 +86,7 @@ type prober struct {
 func TestTheAccessTableIsWhatSocketsAnswer(t *testing.T) {
 	t.Parallel() // it computes while others wait
 	brokers := map[string]config.Broker{"memory": {Kind: config.BrokerMemory}}
-	if os.Getenv(trial.Engine) == "" { // again with the other engine, one broker does
+	if os.Getenv(trial.Engine) == "" && !testing.Short() { // again with the other engine, or in the quick part, one broker does
 		external, embedded := config.Broker{Kind: config.BrokerNATS}, config.Broker{Kind: config.BrokerNATS}
 		external.NATS.URL, embedded.NATS.Dir = natstest.Server(t), t.TempDir()
 		brokers["embedded"], brokers["external"] = embedded, external

@@ -71,9 +71,10 @@ func TestATokenIsTakenFromHeaderQueryAndCookie(t *testing.T) {
 }
 
 func TestExpiryEndsStreams(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := start(t, withSecret)
-	// Claims count whole seconds: it lives for one to two.
-	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: 2 * time.Second, Now: time.Now().Truncate(time.Second)})
+	// Claims count whole seconds: it lives for two to three.
+	token := mint(t, auth.MintClaims{Subscribe: []string{"**"}, TTL: 3 * time.Second, Now: time.Now().Truncate(time.Second)})
 	begin := time.Now()
 	s := g.dial(t)
 	s.Send(wiretest.CRLF("GET /sse?channel=private:a&token=" + token + " HTTP/1.1\nHost: a\n\n"))

@@ -362,6 +362,7 @@ func TestADrainEndsHTTP3InOrder(t *testing.T) {
 // gateway get the packets of a client: with the same ticket secret it answers with a
 // stateless reset, and the client does not wait for its own timeout.
 func TestTheNextProcessResetsUnknownConnections(t *testing.T) {
+	t.Parallel() // it mostly waits
 	secret := func(c *config.Config) { c.TLS.TicketSecret = "0123456789abcdef0123456789abcdef" }
 	first, pool := http3Gateway(t, secret)
 	second, _ := http3Gateway(t, secret)

@@ -387,6 +387,7 @@ func TestHalfClosedPipelineIsAnsweredWhole(t *testing.T) {
 }
 
 func TestSlowRequestsAreCut(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := start(t, func(c *config.Config) {
 		c.Downstream.HeadTimeout = hub.Duration(300 * time.Millisecond)
 		c.Downstream.BodyTimeout = hub.Duration(300 * time.Millisecond)

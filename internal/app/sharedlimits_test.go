@@ -217,6 +217,7 @@ func TestThreeNodesHaveOneLimit(t *testing.T) {
 // TestWithoutNATSEachNodeHasItsPart takes NATS away: three nodes let a third each through, and one limit
 // together when it is back. The part of a node that has left is the others'.
 func TestWithoutNATSEachNodeHasItsPart(t *testing.T) {
+	t.Parallel() // it mostly waits
 	url, serve, away := natsThatComesBack(t)
 	l := startLimited(t, url, 3)
 

@@ -106,6 +106,7 @@ func TestSourcesComeChangeAndGo(t *testing.T) {
 // Of two nodes on one broker one reads; when it drains the other one takes over, and the log has
 // every message once.
 func TestOneNodeReadsASourceUntilItDrains(t *testing.T) {
+	t.Parallel() // it mostly waits
 	url := natstest.Server(t)
 	nc, err := natsgo.Connect(url)
 	if err != nil {

@@ -40,6 +40,7 @@ func (l *loggedText) String() string {
 // A NATS that cannot keep logs yet is waited for: health, readiness with the reason and
 // the log say so meanwhile, and it serves when NATS can.
 func TestAStartThatWaitsSaysWhatFor(t *testing.T) {
+	t.Parallel() // it mostly waits
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)

@@ -140,6 +140,7 @@ func (g *gateway) publishTraced(t *testing.T, channel, data, flags string) {
 }
 
 func TestAPublishIsTraced(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, tag := range []bool{false, true} {
 		c := newCollector(t)
 		g := start(t, func(cfg *config.Config) {
@@ -198,6 +199,7 @@ func TestPublishesAreTracedInPart(t *testing.T) {
 }
 
 func TestARequestIsTracedThroughTheProxy(t *testing.T) {
+	t.Parallel() // it mostly waits
 	got := make(chan http.Header, 8)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got <- r.Header

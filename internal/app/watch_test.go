@@ -169,6 +169,7 @@ func (s *stream) data() string {
 }
 
 func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := start(t, func(c *config.Config) { c.Admin.LiveRate = 4 })
 	if n := g.watching.watch.Snapshots(); n != 0 {
 		t.Fatalf("%d events before there was a listener", n)
@@ -208,6 +209,7 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 }
 
 func TestAConnectionIsDescribedAndDisconnected(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := start(t, withSecret)
 	token := mint(t, auth.MintClaims{Subject: "ann", Subscribe: []string{"**"}})
 	s := g.sse(t, "channel=a&channel=b&token="+token, "")
