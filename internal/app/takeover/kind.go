@@ -9,4 +9,5 @@ const (
 	KindHTTP2     = 4 // h2's, with its streams
 	KindProtocol  = 5 // push's transport, with a protocol's session
 	KindEvents    = 6 // push's session, of a protocol's stream of events
+	KindTunnel    = 7 // proxy's, of which the state has the backend's connection
 )

@@ -151,8 +151,8 @@ const (
 	MaxFiles = 250
 )
 
-// AppendRecord appends a record to the body of a Conns frame: one connection, with as many
-// descriptors as it says, which follow those of the records before it.
+// AppendRecord appends a record to the body of a Conns frame: one connection, or one with those that move
+// with it, and as many descriptors as it says, which follow those of the records before it.
 func AppendRecord(body []byte, files int, s State) []byte {
 	body = binary.AppendUvarint(body, uint64(files))
 	body = binary.AppendUvarint(body, uint64(len(s)))
