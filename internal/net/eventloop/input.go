@@ -77,7 +77,7 @@ func (c *Conn) received(b []byte) {
 	}
 	b = c.dispatch(b)
 	if len(b) > 0 && !c.Closing() {
-		if len(b) > c.loop.limits.maxParked {
+		if len(b) > c.loop.limits.maxParked && !c.loop.arriving {
 			c.Close(ErrParked)
 		} else {
 			c.parked = p.keep(b)

@@ -51,9 +51,14 @@ type Loop struct {
 	ticking  tickTimes
 
 	// Owned by the loop's goroutine. No lock.
-	now       int64 // nanoseconds since base, read once per tick
-	table     connTable
-	sent      sentSockets // that another process has; nil mostly
+	now   int64 // nanoseconds since base, read once per tick
+	table connTable
+	sent  sentSockets // that another process has; nil mostly
+	// exporting is the batch of an Export under way; nil mostly. stays are the connections that another process
+	// refused, until the next pause; nil mostly.
+	exporting *batch
+	arriving  bool // input is shown that another process had received, however much its handler consumes
+	stays     map[poller.Key]struct{}
 	accepting acceptor
 	timers    *timerwheel.Wheel[*Conn]
 	running   []func()
@@ -270,6 +275,7 @@ func (l *Loop) release(c *Conn) {
 		l.onFree(c)
 	}
 	l.table.remove(c.key)
+	delete(l.stays, c.key)
 	if v := c.carrying(); v == nil || !v.first {
 		l.shared.open.Add(-1)
 	}

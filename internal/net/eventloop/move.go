@@ -56,9 +56,10 @@ const MaxMoving = 1 << 20
 
 // Exported are connections of a loop that were sent and have not left yet.
 type Exported struct {
-	conns   []*Conn
-	numbers []int // of conns
-	size    int   // bytes of their states
+	conns      []*Conn
+	numbers    []int       // of conns
+	companions []companion // that are in the states of conns
+	size       int         // bytes of their states
 }
 
 // Len is the number of connections.
@@ -76,27 +77,40 @@ type Sender func(n int, body []byte, fds []int) (first int, err error)
 // from then on, until Leave or Keep. paused says that the loop does not turn meanwhile: no input of any
 // other connection is seen either. Loop only, between two ticks.
 func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
+	if paused {
+		l.stays = nil // of an upgrade before
+	}
 	l.flushDirty()
 	l.gather.flush()
 	l.runFlushers()
-	var wanted []*Conn
+	var wanted, companions []*Conn
 	var loans []poller.Loan
 	for _, c := range l.table.conns {
-		if c != nil && c.fd >= 0 && !c.Connecting() && (paused || c.canMove()) {
+		if c != nil && c.fd >= 0 && !c.Connecting() && (paused || c.canMove() || canAccompany(c)) {
 			wanted, loans = append(wanted, c), append(loans, poller.Loan{Key: c.key, FD: int(c.fd)})
 		}
 	}
 	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime, paused)
 	e := &Exported{}
 	b := batch{loop: l, send: send, to: e}
+	l.exporting = &b
+	defer func() { l.exporting = nil }()
 	for _, c := range wanted {
-		if b.err != nil || !c.canMove() {
+		switch {
+		case b.err != nil:
 			c.restoreReading()
-		} else if b.conns = append(b.conns, c); len(b.conns) == takeover.MaxFiles {
-			b.lend()
+		case c.canMove():
+			if b.conns = append(b.conns, c); len(b.conns) == takeover.MaxFiles {
+				b.lend()
+			}
+		case canAccompany(c):
+			companions = append(companions, c)
+		default:
+			c.restoreReading()
 		}
 	}
 	b.lend()
+	e.restoreOthers(companions)
 	return e, b.err
 }
 
@@ -122,6 +136,10 @@ type batch struct {
 	files []int
 	err   error
 
+	// pending are the companions in the state that is being made, lent all that were lent.
+	pending []companion
+	lent    []poller.Loan
+
 	// Used again for each connection.
 	handler, conn takeover.State
 }
@@ -130,11 +148,7 @@ type batch struct {
 func (b *batch) lend() {
 	b.loans = b.loans[:0]
 	for _, c := range b.conns {
-		part := poller.SocketAndInput
-		if b.loop.sent.number(c.key) != 0 {
-			part = poller.InputOnly
-		}
-		b.loans = append(b.loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: part})
+		b.loans = append(b.loans, loanOf(c))
 	}
 	b.loop.poller.Lend(b.loans)
 	for i, c := range b.conns {
@@ -144,8 +158,18 @@ func (b *batch) lend() {
 	}
 	b.flush()
 	b.loop.poller.EndLend(b.loans)
+	b.loop.poller.EndLend(b.lent)
 	clear(b.conns)
-	b.conns = b.conns[:0]
+	b.conns, b.lent = b.conns[:0], b.lent[:0]
+}
+
+// loanOf is what there is to be lent of c now.
+func loanOf(c *Conn) poller.Loan {
+	part := poller.SocketAndInput
+	if c.loop.sent.number(c.key) != 0 {
+		part = poller.InputOnly
+	}
+	return poller.Loan{Key: c.key, FD: int(c.fd), Part: part}
 }
 
 // add puts c in, if it can move.
@@ -153,17 +177,30 @@ func (b *batch) add(c *Conn, loan *poller.Loan) bool {
 	if loan.File < 0 {
 		return false
 	}
-	s, ok := b.state(c, loan.Input)
-	if !ok || len(s) > maxState {
+	s, ok := b.state(c, loan)
+	companions := b.pending
+	b.pending = nil
+	var files []int
+	if loan.Part == poller.SocketAndInput {
+		files = append(files, loan.File)
+	}
+	for _, x := range companions {
+		if x.loan.Part == poller.SocketAndInput {
+			files = append(files, x.loan.File)
+		}
+	}
+	if !ok || len(s) > maxState || len(files) > takeover.MaxFiles {
 		return false
 	}
-	before, files := len(b.body), 0
-	if loan.Part == poller.SocketAndInput {
-		b.files, files = append(b.files, loan.File), 1
+	if len(b.files)+len(files) > takeover.MaxFiles {
+		b.flush()
 	}
-	b.body = takeover.AppendRecord(b.body, files, s)
+	before := len(b.body)
+	b.files = append(b.files, files...)
+	b.body = takeover.AppendRecord(b.body, len(files), s)
 	b.to.size += len(b.body) - before
 	b.to.conns = append(b.to.conns, c)
+	b.to.companions = append(b.to.companions, companions...)
 	if b.n++; len(b.body) > batchBytes {
 		b.flush()
 	}
@@ -184,12 +221,17 @@ func (b *batch) flush() {
 // canMove reports whether c was accepted, is open both ways, has not too much to send, and has a
 // handler that can move.
 func (c *Conn) canMove() bool {
-	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagNotified | flagGathered
-	if c.listener == noListener || c.flags&no != 0 || c.Unsent() > MaxMoving {
+	if _, stays := c.loop.stays[c.key]; stays || c.listener == noListener || !isMovable(c) {
 		return false
 	}
 	_, ok := c.Handler().(Mover)
 	return ok
+}
+
+// isMovable reports whether c is open both ways and has not too much to send.
+func isMovable(c *Conn) bool {
+	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagNotified | flagGathered
+	return c.flags&no == 0 && c.Unsent() <= MaxMoving
 }
 
 func (c *Conn) restoreReading() {
@@ -198,30 +240,38 @@ func (c *Conn) restoreReading() {
 	}
 }
 
-// state returns what c is, until the next call; raw is what the socket brought and no handler
-// has seen.
-func (b *batch) state(c *Conn, raw []byte) (takeover.State, bool) {
+// state returns what c, which is lent, is, until the next call.
+func (b *batch) state(c *Conn, loan *poller.Loan) (takeover.State, bool) {
 	handler, kind := c.Handler().(Mover).AppendState(c, b.handler[:0])
 	if b.handler = handler; kind == 0 {
 		return nil, false
 	}
 	s := c.appendOwn(b.conn[:0], handler, kind)
 	defer func() { b.conn = s }()
-	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort))
 	s = s.Uint(connListener, uint64(c.listener)+1).Uint(connLoop, uint64(c.loop.id)+1)
-	s = s.MustUint(connSocket, uint64(b.loop.sent.number(c.key)))
-	s = s.MustBytes(connRaw, raw)
-	if q := c.out; q != nil {
-		s = s.MustBytes(connSealed, q.sealed)
+	s, ok := appendSocket(s, c, loan)
+	return s, ok
+}
+
+// appendSocket appends the part of the state of c that depends on its socket, which is lent. ok is false if the filter
+// cannot move.
+func appendSocket(s takeover.State, c *Conn, loan *poller.Loan) (state takeover.State, ok bool) {
+	s = s.Bytes(connIP, c.peerIP[:]).Uint(connPort, uint64(c.peerPort))
+	s = s.MustUint(connSocket, uint64(c.loop.sent.number(c.key)))
+	s = s.MustBytes(connRaw, loan.Input)
+	sealed := loan.Unsent
+	if q := c.out; q != nil && len(q.sealed) > 0 {
+		sealed = slices.Concat(sealed, q.sealed)
 	}
+	s = s.MustBytes(connSealed, sealed)
 	if f := c.filtered(); f != nil {
 		m, ok := f.filter.(MovingFilter)
 		if !ok {
-			return nil, false
+			return s, false
 		}
 		keys, ok := m.AppendState(nil)
 		if !ok {
-			return nil, false
+			return s, false
 		}
 		s = s.MustBytes(connFilter, keys)
 	}
@@ -257,26 +307,44 @@ func (q *outQueue) waiting() (b []byte) {
 
 // Wipe forgets the keys of all of them. Only Leave may follow. Loop only.
 func (e *Exported) Wipe() {
-	for _, c := range e.conns {
+	wipe := func(c *Conn) {
 		if f := c.filtered(); f != nil {
 			f.filter.(MovingFilter).Wipe()
 		}
 	}
+	for _, c := range e.conns {
+		wipe(c)
+	}
+	for _, x := range e.companions {
+		wipe(x.conn)
+	}
 }
 
-// Keep takes the connections whose numbers are in kept back: they continue here. nil: all of
-// them. Loop only.
+// Keep takes the connections whose numbers are in kept back: they continue here, and are not exported before the
+// next pause. nil: all of them. Loop only.
 func (e *Exported) Keep(kept map[int]bool) {
 	left := e.conns[:0]
 	for i, c := range e.conns {
-		if kept == nil || kept[e.numbers[i]] {
-			c.restoreReading()
-		} else {
+		if kept != nil && !kept[e.numbers[i]] {
 			left = append(left, c)
+			continue
+		}
+		if c.restoreReading(); kept != nil {
+			stay(c)
 		}
 	}
 	clear(e.conns[len(left):])
 	e.conns, e.numbers = left, nil
+	e.keepCompanions()
+}
+
+// stay has c not be exported before the next pause.
+func stay(c *Conn) {
+	l := c.loop
+	if l.stays == nil {
+		l.stays = map[poller.Key]struct{}{}
+	}
+	l.stays[c.key] = struct{}{}
 }
 
 // Leave gives them up: the sockets are another process's, and stay open. Loop only.
@@ -284,7 +352,7 @@ func (e *Exported) Leave() {
 	for _, c := range e.conns {
 		c.leave()
 	}
-	e.conns = nil
+	e.conns, e.companions = nil, nil
 }
 
 func (c *Conn) leave() {
@@ -344,6 +412,14 @@ var errNoKind = errors.New("a connection without a handler")
 
 // Import reads the state of a connection.
 func Import(s takeover.State) (*Moving, error) {
+	m, err := importConn(s)
+	if err == nil && m.Kind == 0 {
+		err = fmt.Errorf("%w: %w", takeover.ErrState, errNoKind)
+	}
+	return m, err
+}
+
+func importConn(s takeover.State) (*Moving, error) {
 	m := &Moving{listener: noListener}
 	var ip [16]byte
 	var port uint16
@@ -386,9 +462,6 @@ func Import(s takeover.State) (*Moving, error) {
 		}
 		return true, nil
 	})
-	if err == nil && m.Kind == 0 {
-		err = fmt.Errorf("%w: %w", takeover.ErrState, errNoKind)
-	}
 	m.peer = netip.AddrPortFrom(netip.AddrFrom16(ip), port)
 	return m, err
 }
@@ -448,6 +521,8 @@ func (l *Loop) settleIn(c *Conn, m *Moving, filter Filter, handler func(*Conn) (
 	if c.SetHandler(h); m.noRead {
 		c.pause()
 	}
+	defer func(was bool) { l.arriving = was }(l.arriving)
+	l.arriving = true
 	if c.Redeliver(); len(m.raw) > 0 && !c.isClosed() {
 		c.arrived(bytes.Clone(m.raw))
 	}

@@ -44,7 +44,7 @@ func (s sentSockets) remove(k poller.Key) int32 {
 func (l *Loop) SendSockets(from int, send func(loop int, fds []int) (first int, err error)) (next int, err error) {
 	var loans []poller.Loan
 	for next = from; next < len(l.table.conns) && len(loans) < takeover.MaxFiles; next++ {
-		if c := l.table.conns[next]; c != nil && c.fd >= 0 && c.listener != noListener && !c.isClosed() && l.sent.number(c.key) == 0 {
+		if c := l.table.conns[next]; c != nil && c.fd >= 0 && (c.listener != noListener || canAccompany(c)) && !c.isClosed() && l.sent.number(c.key) == 0 {
 			loans = append(loans, poller.Loan{Key: c.key, FD: int(c.fd), Part: poller.SocketOnly})
 		}
 	}

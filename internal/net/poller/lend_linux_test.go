@@ -162,3 +162,48 @@ func TestAnEndNeedsNoOtherProcess(t *testing.T) {
 		})
 	}
 }
+
+// A send that waits for its client is lent with its connection: nothing of it goes out here from then on. A connection
+// that stays sends it after all, before anything else.
+func TestSendsAreLentWithTheirConnections(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		each(t, func(t *testing.T, s *server) {
+			s.start()
+			leaves, left := s.pair()
+			stays, stayed := s.pair()
+			want := pattern(24 << 20)
+			sent := 0
+			s.do(func() {
+				for sent < len(want) && left.shorts == 0 { // until the socket is full
+					left.send(want[sent : sent+64<<10])
+					sent += 64 << 10
+				}
+				stayed.send(want[:sent])
+			})
+			fd := lent(t, s, left)
+			var rest []byte
+			s.do(func() {
+				loans := []Loan{{Key: left.k, FD: left.fd, Part: InputOnly}, {Key: stayed.k, FD: stayed.fd, Part: InputOnly}}
+				s.p.Quiesce(loans, s, time.Second, paused)
+				s.p.Lend(loans)
+				if loans[0].File < 0 || loans[1].File < 0 {
+					t.Errorf("paused %v: lent as %d and %d", paused, loans[0].File, loans[1].File)
+				}
+				rest = append(bytes.Clone(loans[0].Unsent), left.out...)
+				s.p.EndLend(loans)
+				left.end(s.p.CloseShared)
+				stayed.reading(true)
+			})
+			s.do(func() { stayed.send([]byte("last")) })
+			if len(rest) == 0 {
+				t.Errorf("paused %v: nothing of %d bytes waited", paused, sent)
+			}
+			readAll(t, leaves, want[:sent-len(rest)])
+			if n, err := syscall.Write(fd, []byte("there")); n != 5 || err != nil {
+				t.Fatalf("the other process sends: %d, %v", n, err)
+			}
+			readAll(t, leaves, []byte("there"))
+			readAll(t, stays, append(bytes.Clone(want[:sent]), "last"...))
+		})
+	}
+}

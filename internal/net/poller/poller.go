@@ -50,8 +50,8 @@ type Loan struct {
 	// File is a descriptor of the process for it, or for InputOnly 0; -1: it cannot be lent, because
 	// something is in flight or the kernel is too old.
 	File int
-	// Input is what was received of it and not passed on.
-	Input []byte
+	// Input is what was received of it and not passed on, Unsent what Send took and the kernel has not.
+	Input, Unsent []byte
 }
 
 // A Part says what is lent of a connection.

@@ -28,7 +28,8 @@ type lending struct {
 	// paused: until the next Wait nothing may let a receive in flight continue.
 	paused bool
 	// ended are the entries whose socket another process has, too, and that are closed.
-	ended entrySet
+	ended   entrySet
+	recalls recalls
 }
 
 // Quiesce implements Poller. What it stops reading from is not watched for a hang-up meanwhile:
@@ -56,8 +57,10 @@ func (l *lending) Quiesce(loans []Loan, h Handler, within time.Duration, paused 
 	}
 	if l.paused {
 		bufferReceived(p, h)
+		recallSends(p, loans, h)
 		return
 	}
+	recallSends(p, loans, h)
 	awaitQuiet(p, h, within)
 	l.stopped = nil
 }
@@ -70,7 +73,7 @@ func bufferReceived(p *Uring, h Handler) {
 		if len(p.ready) == 0 && p.ring.Pending() == 0 || p.err != 0 {
 			return
 		}
-		p.dispatch(h)
+		bufferResults(p, h)
 	}
 }
 
@@ -138,9 +141,13 @@ func (l *lending) Lend(loans []Loan) {
 			l.File = -1 // in flight, or Linux before 6.8
 			continue
 		}
-		if in := p.held[index(l.FD)]; in != nil && l.Part != SocketOnly {
+		if l.Part == SocketOnly {
+			continue
+		}
+		if in := p.held[index(l.FD)]; in != nil {
 			l.Input = in.b // an end of the stream is seen again in the socket
 		}
+		l.Unsent = p.recalls.rest[index(l.FD)]
 	}
 }
 
@@ -176,7 +183,10 @@ func (*lending) EndLend(loans []Loan) {
 }
 
 // CloseShared implements Poller.
-func (l *lending) CloseShared(_ Key, fd int) { l.p.close(index(fd), false) }
+func (l *lending) CloseShared(_ Key, fd int) {
+	delete(l.recalls.rest, index(fd))
+	l.p.close(index(fd), false)
+}
 
 // ShutdownShared implements Poller. The entry is shut down before it is closed.
 func (l *lending) ShutdownShared(_ Key, fd int) {

@@ -382,6 +382,7 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 		}
 	}
 	p.paused, p.stopped = false, nil
+	resendAll(p)
 	p.expireOrphans()
 	if p.ring.Pending() > 0 || p.ring.Work() || timeout == 0 {
 		p.publish()

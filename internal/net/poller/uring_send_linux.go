@@ -33,6 +33,9 @@ func (p *Uring) SendCopy(_ Key, fd int, b []byte) (int, syscall.Errno) {
 }
 
 func (p *Uring) send(idx uint32, b []byte, volatile bool) (int, syscall.Errno) {
+	if len(p.recalls.rest) > 0 {
+		resend(p, idx)
+	}
 	c := &p.conns[idx]
 	if c.send != 0 && p.sends.all[c.send-1].batch == p.batch {
 		p.submit()
@@ -95,7 +98,8 @@ func (p *Uring) sent(cqe sys.CQE) {
 	e := cqe.Errno()
 	f.done += int(max(cqe.Res, 0))
 	idx := f.idx
-	if f.done < len(f.b) && (e == 0 || e == sys.EINTR) && p.conns[idx].state&connGiveUp == 0 {
+	recalled := p.recalls.wanted != nil && p.conns[idx].state&connOpen != 0 && p.recalls.recalled(f, e)
+	if !recalled && f.done < len(f.b) && (e == 0 || e == sys.EINTR) && p.conns[idx].state&connGiveUp == 0 {
 		p.push(op)
 		return
 	}
@@ -108,6 +112,7 @@ func (p *Uring) sent(cqe sys.CQE) {
 	switch {
 	case c.state&connOpen == 0:
 		p.finish(idx)
+	case recalled: // Writable comes when it is sent after all
 	case e != 0:
 		if c.state&connBroken == 0 {
 			c.state |= connBroken
@@ -128,6 +133,7 @@ func (p *Uring) sent(cqe sys.CQE) {
 // Shutdown implements Poller.
 func (p *Uring) Shutdown(_ Key, fd int) {
 	idx := index(fd)
+	resend(p, idx)
 	switch c := &p.conns[idx]; {
 	case c.state&(connOpen|connBroken) != connOpen:
 	case c.send != 0:
@@ -171,6 +177,7 @@ func (p *Uring) close(idx uint32, reset bool) {
 	if c.state&connOpen == 0 {
 		return
 	}
+	resend(p, idx)
 	c.state &^= connOpen | connReading
 	if reset {
 		c.state |= connReset
@@ -226,10 +233,7 @@ func (p *Uring) finish(idx uint32) {
 // giveUp cancels the send in flight of a closed connection.
 func (p *Uring) giveUp(idx uint32) {
 	p.conns[idx].state |= connGiveUp
-	op := p.conns[idx].send - 1
-	s := p.request() // may submit, and that may end the send
-	s.PrepCancel(opSend | uint64(op))
-	s.UserData = opIgnore
+	cancelSend(p, p.conns[idx].send-1)
 }
 
 // expireOrphans gives up the sends of closed connections that took too long.
@@ -261,7 +265,7 @@ func (p *Uring) Unsent(_ Key, fd int) int {
 	s.PrepUnsent(idx)
 	s.UserData = opUnsent
 	p.submit()
-	n := int(max(p.unsent, 0))
+	n := int(max(p.unsent, 0)) + len(p.recalls.rest[idx])
 	if c := &p.conns[idx]; c.send != 0 {
 		f := &p.sends.all[c.send-1]
 		n += len(f.b) - f.done
