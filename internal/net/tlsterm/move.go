@@ -28,6 +28,7 @@ const (
 	tlsProtocol            // that ALPN agreed on
 	tlsUseless             // records without data in a row
 	tlsClient              // a certificate that the client sent, in DER; repeated, its own first
+	tlsDialed              // of the client's side: bytes of a session ticket still to come, plus 1
 )
 
 const (
@@ -40,9 +41,9 @@ const (
 var _ eventloop.MovingFilter = (*records)(nil)
 
 // AppendState implements eventloop.MovingFilter. A client's certificate moves too: the other
-// process verifies it again.
+// process verifies it again. The client's side resumes its connection there, and keeps no more session tickets.
 func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
-	if r.failed || r.ended || r.dialed != nil || r.peer == nil {
+	if r.failed || r.ended || r.dialed == nil && r.peer == nil {
 		return dst, false
 	}
 	version, id := uint64(tls.VersionTLS12), uint64(tls.TLS_AES_128_GCM_SHA256)
@@ -58,14 +59,18 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 		id = uint64(tls.TLS_AES_256_GCM_SHA384)
 	}
 	dst = dst.MustUint(tlsVersion, version).MustUint(tlsCipher, id).MustBytes(tlsIn, r.in.state(r.suite)).MustBytes(tlsOut, r.out.state(r.suite))
-	dst = dst.MustBytes(tlsPartial, r.partial).MustBytes(tlsMessage, r.message[:r.messageLen]).MustString(tlsProtocol, r.peer.Protocol)
+	dst = dst.MustBytes(tlsPartial, r.partial).MustBytes(tlsMessage, r.message[:r.messageLen]).Uint(tlsUseless, uint64(r.useless))
+	if d := r.dialed; d != nil {
+		return dst.MustUint(tlsDialed, uint64(d.skip)+1), true
+	}
+	dst = dst.MustString(tlsProtocol, r.peer.Protocol)
 	if c := r.peer.Certificate; c != nil {
 		dst = dst.MustBytes(tlsClient, c.DER)
 		for _, der := range r.peer.chain {
 			dst = dst.MustBytes(tlsClient, der)
 		}
 	}
-	return dst.Uint(tlsUseless, uint64(r.useless)), true
+	return dst, true
 }
 
 func (h *half) state(s *suite) takeover.State {
@@ -88,15 +93,51 @@ func (r *records) Wipe() {
 // certificate is verified by the authorities and revocation lists of now. arrived is to be called
 // on the loop when there is a connection with that filter. After Accept only.
 func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, arrived func(*eventloop.Conn), err error) {
-	r := &records{loopState: t.loopStates[loop]}
-	var version, id uint64
+	m := movedRecords{records: &records{loopState: t.loopStates[loop]}}
+	if err := m.read(s); err != nil {
+		return nil, nil, err
+	}
+	if m.dialed != nil {
+		return nil, nil, fmt.Errorf("%w: the client's side of TLS, want the server's", takeover.ErrState)
+	}
+	state := tls.ConnectionState{NegotiatedProtocol: m.protocol, Version: m.suite.version()}
+	if err := t.current.Load().verifyAgain(&state, m.sent, m.suite.gm != nil); err != nil {
+		return nil, nil, err
+	}
+	r := m.records
+	r.peer = newPeer(&state)
+	return r, func(c *eventloop.Conn) { r.forget = t.certify(c, state.VerifiedChains) }, nil
+}
+
+// Restore makes the record layer of a connection that the other process has dialed, for the loop of that number. Any
+// goroutine.
+func (cl *Client) Restore(loop int, s takeover.State) (eventloop.Filter, error) {
+	m := movedRecords{records: &records{loopState: cl.loopStates[loop]}}
+	err := m.read(s)
+	if err == nil && m.dialed == nil {
+		err = fmt.Errorf("%w: the server's side of TLS, want the client's", takeover.ErrState)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.records, nil
+}
+
+// movedRecords is a record layer that comes from another process.
+type movedRecords struct {
+	*records
+	protocol string
+	sent     [][]byte // certificates of the client
+}
+
+// read reads all of it but for what it says of the peer.
+func (m *movedRecords) read(s takeover.State) error {
+	r := m.records
+	var version, id, useless, skip uint64
 	var in, out takeover.State
-	protocol := ""
-	var sent [][]byte
 	var partial []byte
-	var useless uint64
-	err = s.Into([]any{
-		tlsVersion: &version, tlsCipher: &id, tlsIn: &in, tlsOut: &out, tlsPartial: &partial, tlsProtocol: &protocol, tlsUseless: &useless,
+	err := s.Into([]any{
+		tlsVersion: &version, tlsCipher: &id, tlsIn: &in, tlsOut: &out, tlsPartial: &partial, tlsProtocol: &m.protocol, tlsUseless: &useless, tlsDialed: &skip,
 		tlsMessage: func(f takeover.Field) error {
 			if len(f.Bytes) >= keyUpdateLen {
 				return fmt.Errorf("%d bytes of a key update", len(f.Bytes))
@@ -104,27 +145,25 @@ func (t *Terminator) Restore(loop int, s takeover.State) (f eventloop.Filter, ar
 			r.messageLen = uint8(copy(r.message[:], f.Bytes))
 			return nil
 		},
-		tlsClient: func(f takeover.Field) error { sent = append(sent, bytes.Clone(f.Bytes)); return nil },
+		tlsClient: func(f takeover.Field) error { m.sent = append(m.sent, bytes.Clone(f.Bytes)); return nil },
 	})
 	r.partial, r.useless = append([]byte(nil), partial...), uint8(min(useless, maxUseless))
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if version != tls.VersionTLS12 && version != tls.VersionTLS13 && version != gm.VersionTLCP || len(r.partial) > headerLen+maxCiphertext12 {
-		return nil, nil, fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
+		return fmt.Errorf("%w: TLS version %#x, %d bytes of a record", takeover.ErrState, version, len(r.partial))
+	}
+	if skip > 0 {
+		if skip-1 > maxTicketMessage {
+			return fmt.Errorf("%w: %d bytes of a session ticket", takeover.ErrState, skip-1)
+		}
+		r.dialed = &dialed{skip: int(skip - 1)}
 	}
 	if r.suite = suiteOf(uint16(version), uint16(min(id, 1<<16-1))); r.suite == nil {
-		return nil, nil, fmt.Errorf("%w: TLS cipher suite %#x is not known", takeover.ErrState, id)
+		return fmt.Errorf("%w: TLS cipher suite %#x is not known", takeover.ErrState, id)
 	}
-	if err := errors.Join(r.in.restore(r.suite, in), r.out.restore(r.suite, out)); err != nil {
-		return nil, nil, err
-	}
-	state := tls.ConnectionState{NegotiatedProtocol: protocol, Version: r.suite.version()}
-	if err := t.current.Load().verifyAgain(&state, sent, r.suite.gm != nil); err != nil {
-		return nil, nil, err
-	}
-	r.peer = newPeer(&state)
-	return r, func(c *eventloop.Conn) { r.forget = t.certify(c, state.VerifiedChains) }, nil
+	return errors.Join(r.in.restore(r.suite, in), r.out.restore(r.suite, out))
 }
 
 // verifyAgain verifies a client's certificates, if there are any, as a handshake would now. That

@@ -98,6 +98,54 @@ func TestARecordLayerResumesInAnotherProcess(t *testing.T) {
 	}
 }
 
+// A connection that was dialed resumes, too, in the middle of a session ticket.
+func TestADialedRecordLayerResumesInAnotherProcess(t *testing.T) {
+	f := func(version, id uint16) {
+		t.Helper()
+		server, client := movable(version, id)
+		client.peer, client.dialed = nil, &dialed{}
+		say := func(from, to *records, text string) {
+			t.Helper()
+			plain, _, err := to.Open(from.Seal(nil, []byte(text)))
+			if err != nil || string(plain) != text {
+				t.Errorf("%x %x: %q, %v; want %q", version, id, plain, err, text)
+			}
+		}
+		say(client, server, "one")
+		if version == tls.VersionTLS13 {
+			if _, _, err := client.Open(server.seal(nil, typeHandshake, []byte{newSessionTicket, 0, 0, 9, 1, 2})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		state, ok := client.AppendState(nil)
+		if !ok {
+			t.Fatalf("%x %x: it does not move", version, id)
+		}
+		client.Wipe()
+		if _, _, err := (&Terminator{loopStates: []*loopState{newLoopState()}}).Restore(0, state); err == nil {
+			t.Error("the server's side takes the client's state")
+		}
+		restored, err := NewClient(1).Restore(0, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := restored.(*records)
+		if version == tls.VersionTLS13 {
+			if plain, _, err := again.Open(server.seal(nil, typeHandshake, []byte{3, 4, 5, 6, 7, 8, 9})); err != nil || len(plain) > 0 {
+				t.Errorf("%x %x: the end of a ticket: %q, %v", version, id, plain, err)
+			}
+		}
+		say(again, server, "two")
+		say(server, again, "three")
+	}
+	f(tls.VersionTLS13, tls.TLS_AES_128_GCM_SHA256)
+	f(tls.VersionTLS13, tls.TLS_CHACHA20_POLY1305_SHA256)
+	f(tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)
+	for _, s := range gm.Suites {
+		f(s.Version, s.ID)
+	}
+}
+
 func FuzzRestore(f *testing.F) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		r, _ := movable(version, tls.TLS_AES_128_GCM_SHA256)
@@ -111,16 +159,27 @@ func FuzzRestore(f *testing.F) {
 	}
 	t1 := &Terminator{loopStates: []*loopState{newLoopState()}}
 	t1.current.Store(&service{config: &tls.Config{}})
+	dials, _ := movable(tls.VersionTLS13, tls.TLS_AES_128_GCM_SHA256)
+	dials.dialed = &dialed{skip: 7}
+	s, _ := dials.AppendState(nil)
+	f.Add([]byte(s))
+	cl := NewClient(1)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, _, err := t1.Restore(0, takeover.State(b))
 		if err != nil {
-			return
+			if x, err = cl.Restore(0, takeover.State(b)); err != nil {
+				return
+			}
 		}
 		r := x.(*records)
 		r.Seal(nil, []byte("x"))
 		_, _, _ = r.Open([]byte{23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
 		if again, ok := r.AppendState(nil); ok && !r.failed {
-			if _, _, err := t1.Restore(0, again); err != nil {
+			_, _, err := t1.Restore(0, again)
+			if r.dialed != nil {
+				_, err = cl.Restore(0, again)
+			}
+			if err != nil {
 				t.Fatalf("%x: its state again: %v", b, err)
 			}
 		}
