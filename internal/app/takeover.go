@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,15 @@ type arrival struct {
 	filter eventloop.Filter      // nil: it is not over TLS
 	opened func(*eventloop.Conn) // Restore's, of filter
 	open   h2.Open               // makes its handler
+	// companions are the connections that come with it, of tunnels.
+	companions []*arrivingSocket
+}
+
+// An arrivingSocket is the socket of a connection that comes with another one.
+type arrivingSocket struct {
+	fd     int32 // a descriptor of the process, or socket's
+	socket int   // arrival's
+	used   bool  // it became a connection, or is closed
 }
 
 // A succession is one takeover, on the new side.
@@ -173,6 +183,11 @@ func (s *succession) arrive() int {
 			if at := list[j].socket; at > 0 {
 				s.sockets[at-1] = socketAhead{}
 			}
+			for _, x := range list[j].companions {
+				if x.socket > 0 {
+					s.sockets[x.socket-1] = socketAhead{}
+				}
+			}
 		}
 		done.Add(1)
 		l := s.app.loops.Loops()[i]
@@ -192,25 +207,11 @@ func (s *succession) arrive() int {
 
 // arriveOn makes list connections of l, and returns how many there are.
 func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64) {
-	var fds []int32
-	for i := range list {
-		if list[i].socket == 0 {
-			fds = append(fds, list[i].fd)
-		}
-	}
-	n, err := l.Receive(fds)
-	if err != nil {
-		s.app.log.Warn("connections of the old process are closed", "connections", len(fds)-n, "err", err)
-	}
-	fds = fds[:n]
+	s.receiveFiles(l, list)
 	for i := range list {
 		x := &list[i]
-		switch {
-		case x.socket > 0:
-		case len(fds) == 0:
+		if x.fd < 0 {
 			continue
-		default:
-			x.fd, fds = fds[0], fds[1:]
 		}
 		err := l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
 			s.app.admission.arrived(c)
@@ -219,6 +220,11 @@ func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64)
 			}
 			return x.open(c)
 		})
+		for _, y := range x.companions {
+			if !y.used {
+				l.Discard(y.fd)
+			}
+		}
 		if err != nil {
 			s.app.log.Warn("a connection of the old process is closed", "err", err)
 			continue
@@ -226,6 +232,53 @@ func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64)
 		arrived++
 	}
 	return arrived
+}
+
+// receiveFiles makes the descriptors of list sockets of l. A connection of which one is not there any more has a
+// negative one, and its others are closed.
+func (s *succession) receiveFiles(l *eventloop.Loop, list []arrival) {
+	var fds []int32
+	var places []*int32 // of fds
+	add := func(fd *int32, socket int) {
+		if socket == 0 {
+			fds, places = append(fds, *fd), append(places, fd)
+		}
+	}
+	for i := range list {
+		add(&list[i].fd, list[i].socket)
+		for _, y := range list[i].companions {
+			add(&y.fd, y.socket)
+		}
+	}
+	n, err := l.Receive(fds)
+	if err != nil {
+		s.app.log.Warn("connections of the old process are closed", "sockets", len(fds)-n, "err", err)
+	}
+	for i, at := range places {
+		if *at = fds[i]; i >= n {
+			*at = -1
+		}
+	}
+	for i := range list {
+		x := &list[i]
+		if x.whole() {
+			continue
+		}
+		if x.fd >= 0 {
+			l.Discard(x.fd)
+			x.fd = -1
+		}
+		for _, y := range x.companions {
+			if y.fd >= 0 {
+				l.Discard(y.fd)
+			}
+		}
+	}
+}
+
+// whole reports whether all sockets of x are there.
+func (x *arrival) whole() bool {
+	return x.fd >= 0 && !slices.ContainsFunc(x.companions, func(y *arrivingSocket) bool { return y.fd < 0 })
 }
 
 // follow takes connections as they become idle in the old process, until it ends.
@@ -253,6 +306,11 @@ func (s *succession) close() {
 		for i := range list {
 			if list[i].socket == 0 {
 				sys.Close(int(list[i].fd))
+			}
+			for _, y := range list[i].companions {
+				if y.socket == 0 {
+					sys.Close(int(y.fd))
+				}
 			}
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"sync"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/downstream"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/front/socket"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/net/sys"
+	"github.com/weir-gateway/weir/internal/proxy"
 )
 
 // receive reads the connections until the old process has sent all, and returns the numbers
@@ -89,29 +91,57 @@ func (s *stateReader) understand(r takeover.Record) (x arrival, err error) {
 	if x.conn, err = eventloop.Import(r.State); err != nil {
 		return x, err
 	}
-	switch n := x.conn.Socket; {
-	case n == 0 && len(r.Files) == 1:
-		x.fd = int32(r.Files[0])
-	case len(r.Files) > 0 || n == 0 || n > len(s.sockets):
-		return x, fmt.Errorf("%w: %d descriptors for a connection, socket %d of %d", takeover.ErrState, len(r.Files), n, len(s.sockets))
-	case s.sockets[n-1].loop != s.loop(x.conn.Loop):
-		return x, fmt.Errorf("%w: socket %d is another loop's, or not there", takeover.ErrState, n)
-	default:
-		x.fd, x.socket = s.sockets[n-1].fd, n
+	files := &recordFiles{succession: s.succession, left: r.Files, loop: s.loop(x.conn.Loop)}
+	if x.fd, err = files.socket(x.conn.Socket); err != nil {
+		return x, err
 	}
+	x.socket = x.conn.Socket
 	if tls := len(x.conn.Filter) > 0; tls != (a.tls != nil) {
 		return x, fmt.Errorf("the listener speaks TLS: %v, and the connection: %v", a.tls != nil, tls)
 	} else if tls {
-		if x.filter, x.opened, err = a.tls.Restore(x.conn.Loop%len(a.loops.Loops()), x.conn.Filter); err != nil {
+		if x.filter, x.opened, err = a.tls.Restore(files.loop.ID(), x.conn.Filter); err != nil {
 			return x, err
 		}
 	}
-	x.open, err = s.handler(x.conn)
+	h := handlerReader{stateReader: s, files: files}
+	x.open, err = h.handler(x.conn)
+	x.companions = files.companions
+	if err == nil && len(files.left) > 0 {
+		err = fmt.Errorf("%w: %d descriptors too many", takeover.ErrState, len(files.left))
+	}
 	return x, err
 }
 
+// recordFiles are the sockets of a connection and of those that come with it.
+type recordFiles struct {
+	*succession
+	left       []int // descriptors of the record, in the order in which its state needs them
+	loop       *eventloop.Loop
+	companions []*arrivingSocket
+}
+
+// socket returns the socket of that number, plus 1, which came before the pause; 0: the next descriptor.
+func (f *recordFiles) socket(n int) (fd int32, err error) {
+	switch {
+	case n == 0 && len(f.left) == 0, n > len(f.sockets):
+		return -1, fmt.Errorf("%w: %d descriptors left for a connection, socket %d of %d", takeover.ErrState, len(f.left), n, len(f.sockets))
+	case n == 0:
+		fd, f.left = int32(f.left[0]), f.left[1:]
+		return fd, nil
+	case f.sockets[n-1].loop != f.loop:
+		return -1, fmt.Errorf("%w: socket %d is another loop's, or not there", takeover.ErrState, n)
+	}
+	return f.sockets[n-1].fd, nil
+}
+
+// A handlerReader reads the states of a connection's handlers: its own, and those of what it carries.
+type handlerReader struct {
+	*stateReader
+	files *recordFiles
+}
+
 // handler reads the state of a connection's handler and returns what makes it.
-func (s *stateReader) handler(m *eventloop.Moving) (h2.Open, error) {
+func (s *handlerReader) handler(m *eventloop.Moving) (h2.Open, error) {
 	a := s.app
 	switch m.Kind {
 	case takeover.KindSSE, takeover.KindWebSocket, takeover.KindEvents:
@@ -128,15 +158,35 @@ func (s *stateReader) handler(m *eventloop.Moving) (h2.Open, error) {
 	case takeover.KindProtocol:
 		x, err := a.push.ReadProtocol(m.State, s.sessions)
 		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.ArriveProtocol(c, x), nil }, err
+	case takeover.KindTunnel:
+		return s.tunnel(m)
 	}
 	return nil, fmt.Errorf("%w: a connection of kind %d is not known to this version", takeover.ErrState, m.Kind)
 }
 
 // stream is handler for a stream of HTTP/2.
-func (s *stateReader) stream(m *eventloop.Moving) (h2.Open, error) {
+func (s *handlerReader) stream(m *eventloop.Moving) (h2.Open, error) {
 	open, err := s.handler(m)
 	return func(c *eventloop.Conn) (eventloop.Handler, error) {
 		s.app.admission.arrived(c)
 		return open(c)
 	}, err
+}
+
+// tunnel is handler for a tunnel, with which the connection to the backend comes.
+func (s *handlerReader) tunnel(m *eventloop.Moving) (h2.Open, error) {
+	w := &s.app.wing
+	x, err := w.proxy.ReadState(m.State, s.files.loop.ID(), func(id takeover.State) (proxy.Identity, error) { return downstream.TunnelIdentity(s.app.auth, id) })
+	if err != nil {
+		return nil, err
+	}
+	backend := &arrivingSocket{socket: x.Backend.Socket}
+	if backend.fd, err = s.files.socket(backend.socket); err != nil {
+		return nil, err
+	}
+	s.files.companions = append(s.files.companions, backend)
+	return func(c *eventloop.Conn) (eventloop.Handler, error) {
+		backend.used = true
+		return w.proxy.Arrive(c, x, backend.fd, w.upstreams.Cluster)
+	}, nil
 }

@@ -146,6 +146,7 @@ func (h *handover) run(ctx context.Context) (err error) {
 		}
 		h.forgetSockets()
 	}()
+	a.wing.proxy.MoveTunnels(h.child.Peer.Version >= takeover.VersionTunnels)
 	h.report("preparing")
 	stop := context.AfterFunc(ctx, h.child.Close)
 	defer stop()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 )
@@ -47,8 +48,16 @@ type Call struct {
 	// Client and Local are the two ends of the client's connection, for clusters
 	// that get them in a PROXY header.
 	Client, Local netip.AddrPort
-	// Revoked reports whether the client may not have a tunnel any more; nil: it always may.
-	Revoked func() bool
+	// Identity is whose a tunnel would be; nil: it is not known.
+	Identity Identity
+}
+
+// An Identity is who a client is, for as long as its tunnel is open. Its methods are called on the exchange's loop.
+type Identity interface {
+	// Revoked reports whether the client may not have a tunnel any more.
+	Revoked() bool
+	// AppendState appends who it is to dst, for another process. ok is false if it cannot be known there.
+	AppendState(dst takeover.State) (state takeover.State, ok bool)
 }
 
 // Timeouts in place of the cluster's; 0 means the cluster's.

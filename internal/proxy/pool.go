@@ -41,6 +41,11 @@ func (l *LoopState) poolFor(x *Exchange, peer *upstream.Peer) *pool {
 	if p := l.last; p != nil && p.key == key {
 		return p
 	}
+	return l.poolOf(key)
+}
+
+// poolOf returns the pool of key.
+func (l *LoopState) poolOf(key poolKey) *pool {
 	p := l.pools[key]
 	if p == nil {
 		p = &pool{loopState: l, key: key}

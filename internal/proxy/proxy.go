@@ -89,6 +89,7 @@ type Proxy struct {
 
 	// Any goroutine.
 	upgraded atomic.Int64 // tunnels open
+	moving   atomic.Bool  // see MoveTunnels
 	mu       sync.Mutex
 	tallies  []*tally // of all loops
 }

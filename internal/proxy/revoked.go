@@ -15,7 +15,7 @@ var (
 // EndRevoked implements access.Revocable for the client's side of a tunnel.
 func (s *side) EndRevoked() (ended bool) {
 	t := s.t
-	if s != &t.sides[0] || t.over || t.revoked == nil || !t.revoked() {
+	if s != &t.sides[0] || t.over || t.identity == nil || !t.identity.Revoked() {
 		return false
 	}
 	if f := t.frames; f == nil || !f[1].between() { // a frame of the backend's is under way

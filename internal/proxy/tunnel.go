@@ -10,8 +10,7 @@ import (
 // sends goes to the other as it is.
 type tunnel struct {
 	loopState *LoopState
-	tally     *tally
-	pool      *pool
+	pool      *pool   // nil: it came from another process, and its peer is not known in this one
 	sides     [2]side // the client's, the peer's
 	deadline  int64   // of silence; 0: none
 	idle      int64
@@ -22,11 +21,13 @@ type tunnel struct {
 	// end of a frame of the peer's.
 	leaveAt, cutAt int64
 	leaving        bool
-	// What is reported to the cluster at its end.
-	cluster *upstream.Cluster
-	peer    *upstream.Peer
-	outcome upstream.Outcome
-	revoked func() bool // Call's
+	// What is reported to the cluster at its end, as far as pool is set.
+	cluster  *upstream.Cluster
+	peer     *upstream.Peer
+	outcome  upstream.Outcome
+	identity Identity // Call's
+	// from is where it came from, if another process opened it.
+	from origin
 }
 
 // A side is the handler of one of the two.
@@ -55,8 +56,8 @@ func (u *upConn) upgrade(x *Exchange, res *http1.Response) {
 	}
 	x.tally.codes[1].Add(1)
 	p := u.loopState.proxy
-	t := &tunnel{loopState: u.loopState, tally: x.tally, pool: u.pool, cluster: x.Cluster, peer: x.peer, outcome: x.outcome(upstream.OK),
-		idle: int64(p.cfg.TunnelIdle), revoked: x.Revoked}
+	t := &tunnel{loopState: u.loopState, pool: u.pool, cluster: x.Cluster, peer: x.peer, outcome: x.outcome(upstream.OK),
+		idle: int64(p.cfg.TunnelIdle), identity: x.Identity}
 	x.peer = nil // Done is the tunnel's now
 	u.free(x)
 	u.closed = true // its end is the tunnel's to count
@@ -153,17 +154,23 @@ func (s *side) Closed(_ *eventloop.Conn, err error) {
 	if t.over {
 		return
 	}
-	t.over = true
-	t.loopState.proxy.upgraded.Add(-1)
-	t.outcome.End = t.loopState.loop.Now()
 	if err != nil && s == &t.sides[0] {
 		t.outcome.Kind = upstream.Canceled
 	}
-	t.cluster.Done(t.peer, t.outcome)
-	t.pool.gone()
-	if err != nil {
+	if t.finish(); err != nil {
 		s.other.c.Abort(err)
 	} else {
 		s.other.c.CloseAfterFlush()
+	}
+}
+
+// finish takes t, which is over, out of the counts.
+func (t *tunnel) finish() {
+	t.over = true
+	t.loopState.proxy.upgraded.Add(-1)
+	t.outcome.End = t.loopState.loop.Now()
+	if t.pool != nil {
+		t.cluster.Done(t.peer, t.outcome)
+		t.pool.gone()
 	}
 }

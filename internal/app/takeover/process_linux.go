@@ -15,7 +15,7 @@ import (
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
 	// MinVersion is the oldest that this build speaks too.
-	Version    = 5
+	Version    = 6
 	MinVersion = 2
 
 	// environment names the variable that gives a process the descriptor of its end.
@@ -54,6 +54,9 @@ const VersionRevoked = 4
 
 // VersionSocketsAhead is the first version in which sockets of connections can come before the pause.
 const VersionSocketsAhead = 5
+
+// VersionTunnels is the first version in which a connection can come with another one, of a tunnel.
+const VersionTunnels = 6
 
 const socketsLoop = 1 // the number of the loop that they are of, plus 1
 

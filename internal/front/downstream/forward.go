@@ -140,7 +140,7 @@ func (r *forwarding) compose(tg *target, choice *upstream.Choice, req *http1.Req
 		if name, ok := srv.proxy.MayUpgrade(req.Upgrade); ok {
 			e.Upgrade, f.Upgrade = name, req.Upgrade
 			if id := x.Identity; id != nil && id.Subject != "" {
-				e.Revoked = func() bool { return srv.auth.Revoked().Refuse(id) != nil }
+				e.Identity = tunnelIdentity{srv.auth, id}
 			}
 		}
 	}

@@ -2,7 +2,9 @@ package downstream
 
 import (
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/proxy"
 )
 
 // The fields of the state of a connection between two requests.
@@ -36,4 +38,28 @@ func (s *Server) Arrive(c *eventloop.Conn, state takeover.State, timer int64) (e
 		c.SetTimer(timer)
 	}
 	return h, nil
+}
+
+// tunnelIdentity is whose a tunnel is.
+type tunnelIdentity struct {
+	auth *auth.Authenticator
+	id   *auth.Identity
+}
+
+// Revoked implements proxy.Identity.
+func (t tunnelIdentity) Revoked() bool { return t.auth.Revoked().Refuse(t.id) != nil }
+
+// AppendState implements proxy.Identity.
+func (t tunnelIdentity) AppendState(dst takeover.State) (takeover.State, bool) {
+	return t.auth.AppendState(dst, t.id)
+}
+
+// TunnelIdentity reads whose a tunnel is that comes from another process, by the keys and revocations that a has now. Any
+// goroutine.
+func TunnelIdentity(a *auth.Authenticator, state takeover.State) (proxy.Identity, error) {
+	id, err := a.Restore(state)
+	if err != nil || id == nil {
+		return nil, err
+	}
+	return tunnelIdentity{a, id}, nil
 }
