@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-gateway/weir/websocket"
 )
 
 // A way is how a client follows its channel.
@@ -25,6 +27,7 @@ const (
 	sse way = iota
 	socket
 	stream // SSE on HTTP/2
+	tunnel // WebSocket of a backend
 )
 
 // client follows a channel on a connection of its own and accounts for each message.
@@ -32,6 +35,7 @@ type client struct {
 	conn    net.Conn
 	way     way
 	channel int
+	newest  *atomic.Uint64 // that was published on it
 
 	up, last     atomic.Uint64 // 1: its stream is open; the newest number received
 	disconnected atomic.Bool
@@ -67,6 +71,8 @@ func (c *client) follow() error {
 		return c.followStream(path)
 	case socket:
 		return c.followSocket("/ws?channel=" + channelName(c.channel))
+	case tunnel:
+		return c.followSocket("/tunnel?channel=" + strconv.Itoa(c.channel))
 	}
 	if _, err := fmt.Fprintf(c.conn, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n", path); err != nil {
 		return err
@@ -87,7 +93,7 @@ func (c *client) follow() error {
 	}
 }
 
-// followSocket is follow for a WebSocket: pings are answered.
+// followSocket is follow for a WebSocket: pings are answered, and messages of a tunnel sent back.
 func (c *client) followSocket(path string) error {
 	if _, err := fmt.Fprintf(c.conn, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", path); err != nil {
 		return err
@@ -102,18 +108,36 @@ func (c *client) followSocket(path string) error {
 		return fmt.Errorf("answered %s", res.Status)
 	}
 	c.up.Store(1)
+	if c.way != tunnel {
+		return readFrames(r, c.conn, c.data)
+	}
+	var back []byte
+	return readFrames(r, c.conn, func(payload []byte) {
+		c.data(payload)
+		back = websocket.AppendMaskedFrame(back[:0], websocket.OpText, payload, [4]byte{})
+		_, _ = c.conn.Write(back) // the end is seen by reading
+	})
+}
+
+// readFrames calls data with the payload of each message, which has one frame and is masked with zeros, if at all.
+func readFrames(r *bufio.Reader, w io.Writer, data func([]byte)) error {
 	for {
 		var head [2]byte
 		if _, err := io.ReadFull(r, head[:]); err != nil {
 			return err
 		}
-		n := int(head[1])
+		n := int(head[1] & 0x7f)
 		if n == 126 {
 			var long [2]byte
 			if _, err := io.ReadFull(r, long[:]); err != nil {
 				return err
 			}
 			n = int(binary.BigEndian.Uint16(long[:]))
+		}
+		if head[1]&0x80 != 0 {
+			if _, err := r.Discard(4); err != nil {
+				return err
+			}
 		}
 		payload := make([]byte, n)
 		if _, err := io.ReadFull(r, payload); err != nil {
@@ -123,12 +147,12 @@ func (c *client) followSocket(path string) error {
 		case 8:
 			return fmt.Errorf("closed: %q", payload)
 		case 9:
-			pong := append([]byte{0x8a, 0x80 | byte(n), 0, 0, 0, 0}, payload...) // masked with zeros
-			if _, err := c.conn.Write(pong); err != nil {
+			if _, err := w.Write(websocket.AppendMaskedFrame(nil, websocket.OpPong, payload, [4]byte{})); err != nil {
 				return err
 			}
+		case 10:
 		default:
-			c.data(payload)
+			data(payload)
 		}
 	}
 }

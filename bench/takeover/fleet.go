@@ -17,6 +17,7 @@ import (
 type fleet struct {
 	server         *server
 	rate, channels int
+	backend        *backend // of tunnels
 
 	clients   []*client
 	wg        sync.WaitGroup
@@ -28,13 +29,21 @@ type fleet struct {
 // connect connects n clients and waits until the stream of each is open.
 func (f *fleet) connect(ctx context.Context, o *options, n int) error {
 	f.published = make([]atomic.Uint64, f.channels)
+	tunnels := 0
 	for i := range n {
 		c := &client{channel: i % f.channels}
 		switch at := float64(i%100) / 100; {
-		case at >= o.sse+o.ws:
+		case at >= o.sse+o.ws+o.tunnels:
 			c.way = stream
+		case at >= o.sse+o.ws:
+			c.way = tunnel
 		case at >= o.sse:
 			c.way = socket
+		}
+		if c.newest = &f.published[c.channel]; c.way == tunnel {
+			c.channel = i % len(f.backend.published)
+			c.newest = &f.backend.published[c.channel]
+			tunnels++
 		}
 		if err := c.dial(f.server); err != nil {
 			return fmt.Errorf("client %d: %w", i, err)
@@ -56,7 +65,7 @@ func (f *fleet) connect(ctx context.Context, o *options, n int) error {
 			open += int(c.up.Load())
 		}
 		switch {
-		case open == n:
+		case open == n && f.backend.connected() == tunnels:
 			return nil
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d clients are connected", open, n)
@@ -76,6 +85,7 @@ func (f *fleet) publish(ctx context.Context) (stop func() error) {
 	http1 := &http.Transport{MaxIdleConnsPerHost: publishers, TLSClientConfig: f.server.tls}
 	var wg sync.WaitGroup
 	errs := make(chan error, publishers)
+	f.backend.publish(ctx, f.rate*len(f.backend.published)/f.channels)
 	for p := range publishers {
 		if f.rate == 0 || p >= f.channels {
 			continue
@@ -156,9 +166,9 @@ func (f *fleet) await(patience time.Duration) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		all := true
 		for _, c := range f.clients {
-			all = all && (c.disconnected.Load() || c.last.Load() >= f.published[c.channel].Load())
+			all = all && (c.disconnected.Load() || c.last.Load() >= c.newest.Load())
 		}
-		if all {
+		if all && f.backend.isBack() {
 			return
 		}
 	}
@@ -178,12 +188,16 @@ func (f *fleet) report(r *result) {
 		r.Received += c.received
 		r.Repeated += c.repeated
 		r.Reversed += c.reversed
-		r.Lost += c.lost + f.published[c.channel].Load() - min(c.last.Load(), f.published[c.channel].Load())
+		r.Lost += c.lost + c.newest.Load() - min(c.last.Load(), c.newest.Load())
 		r.late = append(r.late, c.late...)
 		r.Silence = max(r.Silence, c.longest)
 	}
 	for i := range f.published {
 		r.Published += f.published[i].Load()
 	}
+	for i := range f.backend.published {
+		r.Published += f.backend.published[i].Load()
+	}
+	f.backend.report(r)
 	r.finish()
 }

@@ -1,6 +1,7 @@
 // Command takeover measures upgrades of a running server under load: clients over SSE,
 // WebSocket and HTTP/2, a part of them over TLS, follow channels that are published on at a
-// steady rate, while the program is upgraded again and again. It says how many clients were
+// steady rate, and others have WebSockets of a backend behind the server, which sends as often and gets all of it back,
+// while the program is upgraded again and again. It says how many clients were
 // disconnected, what was lost, repeated or reordered, and the longest silence of any client
 // beyond the time between two messages of its channel.
 //
@@ -15,6 +16,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"time"
@@ -25,7 +27,7 @@ type options struct {
 	weir, engine, broker           string
 	clients, channels, rate, loops int
 	upgrades                       int
-	tls, sse, ws                   float64
+	tls, sse, ws, tunnels          float64
 	pause, patience                time.Duration
 }
 
@@ -41,7 +43,8 @@ func main() {
 	flag.IntVar(&o.upgrades, "upgrades", 5, "upgrades")
 	flag.Float64Var(&o.tls, "tls", 1.0/3, "`part` of the clients that connect over TLS, to a server of its own")
 	flag.Float64Var(&o.sse, "sse", 0.4, "`part` of the clients over SSE")
-	flag.Float64Var(&o.ws, "ws", 0.3, "`part` of the clients over WebSocket; the others speak HTTP/2")
+	flag.Float64Var(&o.ws, "ws", 0.3, "`part` of the clients over WebSocket; those that are left speak HTTP/2")
+	flag.Float64Var(&o.tunnels, "tunnels", 0.1, "`part` of the clients that have a WebSocket of a backend")
 	flag.DurationVar(&o.pause, "pause", 2*time.Second, "time between two upgrades")
 	flag.DurationVar(&o.patience, "patience", 30*time.Second, "longest wait for clients to connect, and for the last message")
 	flag.Parse()
@@ -72,12 +75,17 @@ func run(ctx context.Context, o *options) (r *result, err error) {
 		if n == 0 {
 			continue
 		}
-		s, err := start(o, i == 1)
+		channels := max(o.channels*n/o.clients, 1)
+		b, err := newBackend(int(math.Ceil(float64(channels) * o.tunnels)))
+		if err != nil {
+			return nil, err
+		}
+		s, err := start(o, i == 1, b.listener.Addr().String())
 		if err != nil {
 			return nil, err
 		}
 		defer s.stop()
-		f := &fleet{server: s, rate: o.rate * n / o.clients, channels: max(o.channels*n/o.clients, 1)}
+		f := &fleet{server: s, rate: o.rate * n / o.clients, channels: channels, backend: b}
 		fleets = append(fleets, f)
 		if err := f.connect(ctx, o, n); err != nil {
 			return nil, err

@@ -29,8 +29,8 @@ type server struct {
 	first            *exec.Cmd
 }
 
-// start starts a server.
-func start(o *options, secure bool) (s *server, err error) {
+// start starts a server whose route leads to a backend.
+func start(o *options, secure bool, backend string) (s *server, err error) {
 	s = &server{}
 	if s.dir, err = os.MkdirTemp("", "weir-takeover"); err != nil {
 		return nil, err
@@ -48,7 +48,9 @@ eventloop: {engine: %q, loops: %d}
 auth: {api_keys: [{name: takeover, key: %s, publish: ["**"]}]}
 namespaces: [{name: default, anonymous: true, durability: stored, history_size: 200000}]
 shutdown: {drain: 5s}
-`, s.addr, s.admin, o.broker, filepath.Join(s.dir, "log"), o.engine, o.loops, apiKey)
+clusters: [{name: backend, peers: [{address: %q}], pool: {max_per_peer: 65535}}]
+routes: [{path: /tunnel, cluster: backend}]
+`, s.addr, s.admin, o.broker, filepath.Join(s.dir, "log"), o.engine, o.loops, apiKey, backend)
 	if secure {
 		certificate, err := s.certify()
 		if err != nil {
