@@ -351,6 +351,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 		parts.run(func() error { return a.tls.Run(background) })
 	}
 	defer a.endTakeover(background)()
+	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	if err := a.startHub(parts, ctx, background); err != nil {
 		return err
 	}
@@ -362,7 +363,6 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	a.listeners.run(parts, background)
 	a.runHTTP3(parts, background)
 	parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
-	parts.run(func() error { return a.wing.upstreams.Run(background) })
 	if err := a.watching.run(parts, background); err != nil {
 		return err
 	}

@@ -103,12 +103,10 @@ func (s *side) Moved(*eventloop.Conn) {
 	if s != &t.sides[0] || t.over {
 		return
 	}
-	t.over = true
-	t.loopState.proxy.upgraded.Add(-1)
 	if t.pool != nil {
 		t.peer.Moved()
-		t.pool.gone()
 	}
+	t.uncount()
 	eventloop.LeaveCompanion(t.sides[1].c)
 }
 
@@ -211,9 +209,9 @@ func (p *Proxy) Arrive(c *eventloop.Conn, a *Arriving, fd int32, clusters func(n
 		if t.peer = upstream.Arrived(t.cluster, a.from.peer); t.peer != nil {
 			t.pool = l.poolOf(poolKey{peer: t.peer})
 			t.pool.open++
-			l.gauges.open.Add(1)
 		}
 	}
+	l.gauges.open.Add(1)
 	p.upgraded.Add(1)
 	c.SetHandler(client)
 	err := l.loop.Arrive(fd, a.Backend, a.filter, func(b *eventloop.Conn) (eventloop.Handler, error) {

@@ -164,13 +164,22 @@ func (s *side) Closed(_ *eventloop.Conn, err error) {
 	}
 }
 
-// finish takes t, which is over, out of the counts.
+// finish reports t's end to its cluster.
 func (t *tunnel) finish() {
-	t.over = true
-	t.loopState.proxy.upgraded.Add(-1)
 	t.outcome.End = t.loopState.loop.Now()
 	if t.pool != nil {
 		t.cluster.Done(t.peer, t.outcome)
+	}
+	t.uncount()
+}
+
+// uncount takes t, which is over, out of the tunnels and connections that are open.
+func (t *tunnel) uncount() {
+	t.over = true
+	t.loopState.proxy.upgraded.Add(-1)
+	if t.pool != nil {
 		t.pool.gone()
+	} else {
+		t.loopState.gauges.open.Add(-1)
 	}
 }

@@ -167,8 +167,11 @@ func newTunnelBackend(t *testing.T) *tunnelBackend {
 		}()
 		t.Cleanup(func() { _ = s.Close(); <-served })
 		peer := l.Addr().String()
-		if network == "unix" {
+		switch {
+		case network == "unix":
 			peer = "unix:" + address
+		case !secure: // by name
+			peer = strings.Replace(peer, "127.0.0.1", "localhost", 1)
 		}
 		cluster := map[string]any{"name": name, "peers": []any{map[string]any{"address": peer}}}
 		if secure {
@@ -314,6 +317,7 @@ func tunnelUpgrades(t *testing.T, o judge.Options, b *tunnelBackend) {
 		}
 	}
 	u.progress(append(append(all, bulk...), ann), 20)
+	wantTunnels(t, s, map[string]float64{"plain": 5, "unix": 3, "secure": 3})
 	b.hurry.Store(true)
 	for _, d := range bulk {
 		d.end()
@@ -332,6 +336,7 @@ func tunnelUpgrades(t *testing.T, o judge.Options, b *tunnelBackend) {
 	_ = res.Body.Close()
 	u.wantClose(ann, 1008)
 	u.progress(all, 20)
+	wantTunnels(t, s, map[string]float64{"plain": 2, "unix": 2, "secure": 2})
 	s.Terminate()
 	for _, d := range all {
 		u.wantClose(d, 1012)
@@ -347,6 +352,23 @@ func tunnelUpgrades(t *testing.T, o judge.Options, b *tunnelBackend) {
 		t.Errorf("%d connections of HTTP/2, want 1", n)
 	}
 	s.Start()
+}
+
+// wantTunnels checks that the server counts as many tunnels to each cluster, and no other connection in use.
+func wantTunnels(t *testing.T, s *judge.Server, want map[string]float64) {
+	t.Helper()
+	all := 0.0
+	for cluster, n := range want {
+		all += n
+		judge.Eventually(t, 10*time.Second, fmt.Sprintf("%v requests of %s are under way", n, cluster), func() bool {
+			return s.Series("weir_upstream_in_flight_requests", `cluster="`+cluster+`"`) == n
+		})
+	}
+	for state, n := range map[string]float64{"tunnel": all, "busy": 0} {
+		if got := s.Series("weir_upstream_connections", `state="`+state+`"`); got != n {
+			t.Errorf("%v connections to backends are %s, want %v", got, state, n)
+		}
+	}
 }
 
 // A tunnel that the new process refuses is served by the old one, and closed in order in its drain.
