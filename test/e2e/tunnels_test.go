@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -400,5 +401,49 @@ func TestATunnelThatCannotMoveIsDrained(t *testing.T) {
 	u.wait.Wait()
 	if err, _ := u.ended(other); err != nil {
 		t.Error(err)
+	}
+}
+
+// A new process that dies when it has all connections leaves each tunnel to the old one, with what was under way in
+// both directions.
+func TestAFailedUpgradeKeepsTunnels(t *testing.T) {
+	t.Parallel()
+	b := newTunnelBackend(t)
+	config := map[string]any{"clusters": b.clusters, "routes": b.routes, "eventloop": map[string]any{"engine": "io_uring", "loops": 2}}
+	s := judge.New(t, judge.Options{Build: judge.Race, Memory: true, Config: config})
+	s.Terminate()
+	original := s.OwnProgram()
+	s.Start()
+	u := &tunnelUser{t: t, hurry: &b.hurry, over: map[string]error{}, header: http.Header{}}
+	streams := &nodetest.Bridge{To: s.Public}
+	streams.Start(t, t.Cleanup)
+	all := []*duplex{
+		u.open("ws", s.Public, "/plain/direct"), u.open("ws", s.Public, "/plain/direct.bulk"), u.open("ws", s.Public, "/unix/direct.bulk"),
+		u.open("ws", s.Public, "/secure/direct.bulk"), u.open("ws", streams.Addr, "/plain/stream"),
+	}
+	this, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.progress(all, 20)
+	s.Replace(this, "all connections")
+	if r := s.Upgrade(); r.Step != "failed" {
+		t.Errorf("new process that dies: %+v", r)
+	}
+	u.progress(all, 20)
+	s.Replace(original, "")
+	if r := s.Upgrade(); r.Step != "done" || r.Refused != 0 {
+		t.Errorf("after that: %+v", r)
+	}
+	u.progress(all, 20)
+	b.hurry.Store(true)
+	for _, d := range all {
+		d.end()
+	}
+	u.wait.Wait()
+	for _, d := range all {
+		if err, _ := u.ended(d); err != nil {
+			t.Errorf("%s: %v", d.name, err)
+		}
 	}
 }
