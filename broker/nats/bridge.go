@@ -71,6 +71,7 @@ func (p *pending) failed(err error) error {
 	if p.sent == 0 || !p.s.durable() {
 		return err
 	}
+	p.s.recent.missing()
 	key := p.p.IdempotencyKey
 	if p.newest != nil {
 		key = ""

@@ -103,7 +103,9 @@ type stream struct {
 	// Owned by run.
 	suspect time.Time // since when the log seems to end too early; zero if it does not
 
-	site    *siteLog // nil without two sites
+	site    *siteLog                   // nil without two sites
+	keys    atomic.Pointer[storedKeys] // those that the log's server does not know; nil when they do not matter
+	recent  recentKeys
 	bridge  bridge
 	storage storage
 	share   share

@@ -86,6 +86,9 @@ func (s *stream) compare(all bool) error {
 			s.adopt(in)
 		}
 	}
+	if err == nil && narrowed(s, in) { // another process had the directory, and gave it back
+		in, err = s.ensure(s.life())
+	}
 	if err == nil && in.epoch == epoch {
 		why := shrunk(&s.delivery, in)
 		if in.last < high {

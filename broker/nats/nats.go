@@ -100,6 +100,10 @@ type connection struct {
 	stop context.CancelFunc
 	// how long reads wait for the next connection: reconnectPatience, but in tests of other things
 	patience time.Duration
+	// fewKeys, but in tests
+	fewKeys uint64
+	// handed are the keys of what another process has stored, by log; not changed after Start.
+	handed map[string]*handedKeys
 
 	// Fixed by Start, before state says that it started.
 	nc    *natsgo.Conn
@@ -127,7 +131,10 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{connection: connection{cfg: cfg.withDefaults(), log: log, patience: reconnectPatience}, marking: make(chan chan<- error), onKeeps: make(chan func())}
+	b := &Broker{
+		connection: connection{cfg: cfg.withDefaults(), log: log, patience: reconnectPatience, fewKeys: fewKeys},
+		marking:    make(chan chan<- error), onKeeps: make(chan func()),
+	}
 	b.byName.Store(&map[string]*stream{})
 	b.bus = newBus(b)
 	b.ctx, b.stop = context.WithCancel(context.Background())

@@ -300,7 +300,7 @@ func (o *outbox) sendOne(p *pending) {
 	p.queued = false
 	seq, known := uint64(0), p.answered || p.s.bridge.kept != o.round
 	if known && !p.answered {
-		seq, known = recognize(p.s.site, p)
+		seq, known = recognize(p.s, p)
 	}
 	if !known || !p.answered && seq == 0 && !o.ready(p) {
 		p.s.bridge.kept = o.round
@@ -314,7 +314,7 @@ func (o *outbox) sendOne(p *pending) {
 	}
 	if seq > 0 {
 		o.mu.Unlock()
-		answerCopied(o, p.id, seq)
+		answerStored(o, p.id, seq)
 		return
 	}
 	p.sent++
@@ -493,6 +493,7 @@ func answerPublish(o *outbox, id, seq uint64, duplicate bool, body []byte, ackEr
 	if err != nil {
 		err = p.failed(err)
 	} else if !duplicate {
+		noteKey(p, seq)
 		at.Check = hub.NewContentCheck(seq, p.s.serverTime(), p.p.Key, p.p.Data)
 	}
 	p.done(at, err)

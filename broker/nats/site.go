@@ -39,7 +39,6 @@ type siteView struct {
 	news chan struct{} // the same for the goroutine that delivers
 
 	leading atomic.Pointer[siteLook] // the site that is to be followed, and the log there
-	keys    atomic.Pointer[siteKeys] // of what the log has copied; nil when they do not matter
 
 	mu sync.Mutex
 	// answered is when each site did last; seen that the other one led the log since this

@@ -277,7 +277,7 @@ func finishUntil(s *stream, upTo uint64) bool {
 
 // settled waits until the log at site has stored all that it had copied when it was one. Of several
 // replicas, the leader may have proposed messages that are not stored yet, and publishes that are sent again are compared with what
-// is stored (see siteKeys). A purge is replicated in order with the messages; the one here is of a subject that none has.
+// is stored (see storedKeys). A purge is replicated in order with the messages; the one here is of a subject that none has.
 func (w *siteView) settled(ctx context.Context, site string) error {
 	var a struct{ Purged uint64 }
 	err := w.s.b.requestAt(ctx, apiOf(site)+"STREAM.PURGE."+w.s.name(), map[string]any{"filter": w.s.b.cfg.Prefix + ".settled"}, &a)

@@ -226,6 +226,7 @@ func (s *stream) prepare(ctx context.Context) error {
 			}
 			if err == nil {
 				s.adopt(in)
+				openedKeys(s, in)
 				s.checked.Store(s.b.generation.Load())
 				return nil
 			}
@@ -281,6 +282,9 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	}
 	if have := in.config.Metadata[metaParts]; have != partitioning(s.opts.Load()) {
 		return info{}, errPartitions(s.opts.Load(), have)
+	}
+	if narrowed(s, in) {
+		keysOfOpened(s, in.last)
 	}
 	want := s.config(in.epoch, in.base, min(in.least, s.opts.Load().HistorySize), in.gone)
 	if same(in.config, want) || s.b.room.readOnly() {

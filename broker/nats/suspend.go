@@ -9,10 +9,16 @@ import (
 
 // Suspend stops the server in this process and lets its directory go, so that another process
 // can open it. Until Resume everything that needs the log is answered with
-// hub.ErrUnavailable. The file of marks is the other process's.
-func (b *Broker) Suspend() error {
+// hub.ErrUnavailable. The file of marks is the other process's. With ahead the server that opens the directory next does
+// not read the idempotency keys that were sent ahead, nor those of logs that have more: see KeysAhead. nil means that it reads all.
+func (b *Broker) Suspend(ahead *KeysAhead) error {
 	return b.onKeep(func() error {
 		b.recount()
+		if ahead != nil {
+			if err := ahead.finish(); err != nil {
+				return err
+			}
+		}
 		b.suspended.Store(true)
 		b.server.stopServer()
 		// As when it is closed: what is marked is what the files have.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/h2"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -337,6 +338,18 @@ func (h *handover) sendLogAhead() (*memory.Ahead, error) {
 	return h.app.memory.ExportAhead(func(piece []byte) error { return c.Send(takeover.Log, piece) })
 }
 
+// sendKeysAhead sends the idempotency keys of the embedded server's logs, which that process need not read then.
+func (h *handover) sendKeysAhead() (*nats.KeysAhead, error) {
+	c := h.child
+	if c.Peer.Version < takeover.VersionKeysAhead {
+		return nil, nil //nolint:nilnil // it reads them
+	}
+	c.SetDeadline(time.Now().Add(prepareTime))
+	ctx, cancel := context.WithTimeout(context.Background(), prepareTime)
+	defer cancel()
+	return nats.ExportKeys(ctx, h.app.nats, func(piece []byte) error { return c.Send(takeover.Keys, piece) })
+}
+
 // sendLog gives the new process the log, if it lives in this one. restore has this process
 // have it again.
 func (h *handover) sendLog() (restore func() error, err error) {
@@ -361,7 +374,7 @@ func (h *handover) sendLog() (restore func() error, err error) {
 	case !a.logOutside():
 		restore = a.nats.Resume
 		if err = c.SendOpened(a.nats.Opened()); err == nil {
-			err = a.nats.Suspend()
+			err = a.nats.Suspend(h.keys)
 		}
 	}
 	if err != nil {
@@ -383,6 +396,8 @@ func (s *succession) receiveLog() error {
 			return a.revocations.moved(piece)
 		case a.logOutside():
 			return nil
+		case kind == takeover.Keys:
+			return nats.ImportKeys(a.nats, piece)
 		case a.memory != nil:
 			if size += len(piece); size > worth { // most of the log comes before the pause
 				size = 0

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/broker/memory"
+	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
@@ -123,6 +124,7 @@ type handover struct {
 
 	pause *eventloop.Pause
 	ahead *memory.Ahead         // what the new process has of the log before the pause
+	keys  *nats.KeysAhead       // what it has of the embedded server's
 	out   []*eventloop.Exported // by loop
 	// committed: the commit was sent, or a part of it.
 	committed bool
@@ -162,6 +164,11 @@ func (h *handover) run(ctx context.Context) (err error) {
 	}
 	if a.memory != nil {
 		if h.ahead, err = h.sendLogAhead(); err != nil {
+			return err
+		}
+	}
+	if a.memory == nil && !outside {
+		if h.keys, err = h.sendKeysAhead(); err != nil {
 			return err
 		}
 	}

@@ -31,10 +31,11 @@ const (
 	Refused                   // both: the takeover is off; a text
 	Revoked                   // old: with the log, some of the revocations that live in the process; JSON
 	Sockets                   // old: before the end of the log, sockets of connections of a loop; a State of socketsFields. None: new answers the same
+	Keys                      // old: before the end of the log, idempotency keys that the embedded server need not read; see the broker's ImportKeys
 )
 
 func (t Type) String() string {
-	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused", "revocations", "sockets"}
+	names := [...]string{"", "hello", "listeners", "prepared", "log", "log end", "connections", "frozen", "ready", "commit", "serving", "done", "refused", "revocations", "sockets", "keys"}
 	if int(t) < len(names) && t != 0 {
 		return names[t]
 	}

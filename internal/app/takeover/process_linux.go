@@ -52,6 +52,10 @@ const VersionLogAhead = 3
 // VersionRevoked is the first version in which revocations come with the log.
 const VersionRevoked = 4
 
+// VersionKeysAhead is the first version in which a process has idempotency keys that the embedded server does not read when it
+// opens its directory.
+const VersionKeysAhead = 6
+
 // VersionSocketsAhead is the first version in which sockets of connections can come before the pause.
 const VersionSocketsAhead = 5
 
@@ -394,7 +398,7 @@ func (p *Parent) SendPrepared(outside bool, url string) error {
 	return p.Send(Prepared, s.String(preparedURL, url))
 }
 
-// ReceiveLog calls piece with each piece of the log, of type Log, and of revocations, of type Revoked,
+// ReceiveLog calls piece with each piece of the log, of type Log, of revocations, of type Revoked, and of keys, of type Keys,
 // until the last, and with sockets that come meanwhile, of type Sockets. piece must not keep the body; the descriptors are
 // piece's.
 func (p *Parent) ReceiveLog(piece func(t Type, body []byte, files []int) error) error {
@@ -415,7 +419,7 @@ func (p *Parent) ReceiveLog(piece func(t Type, body []byte, files []int) error) 
 				continue
 			}
 			fallthrough
-		case Log, Revoked:
+		case Log, Revoked, Keys:
 			if err := piece(f.Type, f.Body, f.Files); err != nil {
 				return err
 			}
