@@ -19,7 +19,7 @@ test-go: ## the quick part: vet, the floors, unit tests with the race detector b
 	go vet -race ./...
 	go test -short -race -vet=off -parallel 4 -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -vE '/test/|/archtest$$')
 	go test -vet=off ./internal/testkit/archtest
-	go test -vet=off -run '(Simulated|Exhaustively)$$' ./cmd/weir ./internal/app/... ./internal/front/limit ./internal/measure/capacity ./internal/proxy/upstream ./internal/testkit/history
+	go test -vet=off -run '(Simulated|Exhaustively)$$' ./cmd/weir ./internal/app/... ./internal/front/limit ./internal/measure/capacity ./internal/measure/lab/job ./internal/proxy/upstream ./internal/testkit/history
 
 test: ## everything: installs what the judges need, unit tests, real clients, outside suites, lint
 	bash test/all.sh

@@ -163,7 +163,7 @@ gotest "" -race -parallel 4 -timeout 10m -skip "$skip" $(go list ./... | grep -v
 # The race detector allocates, so what must not is counted without it. Simulations, exhaustive
 # trials and what reads the tree have one goroutine, and take five to ten times as long with it.
 CGO_ENABLED=0 GOFLAGS=$flags gotest "" -count=1 -run '(AllocateNothing|Simulated|Exhaustively)$' \
-  ./cmd/weir ./internal/app/... ./internal/front/downstream ./internal/front/limit ./internal/measure/capacity ./internal/proxy/upstream ./internal/testkit/history
+  ./cmd/weir ./internal/app/... ./internal/front/downstream ./internal/front/limit ./internal/measure/capacity ./internal/measure/lab/job ./internal/proxy/upstream ./internal/testkit/history
 CGO_ENABLED=0 GOFLAGS=$flags gotest "" ./internal/testkit/archtest
 # What is a module of its own, so that Weir does not depend on it.
 for module in "${modules[@]}"; do

@@ -274,6 +274,8 @@ func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
 		t.Errorf("on the other node, which cannot know: %d %s", got, body)
 	}
 	serve()
+	// This waits for seconds, so not for a request every 2 ms.
+	trial.Eventually(t, "the other node reads it", func() bool { return len(there.g.revocations.list.List()) == 1 })
 	trial.Eventually(t, "the other node refuses it", func() bool {
 		got, _ := there.answers(there.h1, "/backend/events", alice)
 		return got == http.StatusUnauthorized

@@ -290,7 +290,11 @@ func TestReloadsCloseNothing(t *testing.T) {
 	numbers := make(chan error, 1)
 	go func() { numbers <- consecutive(res.Body) }()
 
-	for i := range 200 {
+	reloads := 200
+	if testing.Short() {
+		reloads = 50
+	}
+	for i := range reloads {
 		src.set(func(c *config.Config) {
 			c.Routes = append(c.Routes[:1:1], policy.RouteConfig{Path: fmt.Sprintf("/r%d", i), Reply: policy.Reply{Status: 204}})
 		})

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("hub.seeds", 300, "how many simulations TestSimulation runs")
+	simSeeds = flag.Int("hub.seeds", 300, "how many simulations TestSimulation runs, with -short a third of them")
 	simSeed  = flag.Uint64("hub.seed", 0, "the one seed TestSimulation runs; 0 means hub.seeds of them")
 	simFirst = flag.Uint64("hub.first", 1, "the first seed of TestSimulation")
 )
@@ -25,7 +25,11 @@ func TestSimulation(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { simulate(t, *simSeed) })
 		return
 	}
-	for i := range *simSeeds {
+	seeds := *simSeeds
+	if testing.Short() {
+		seeds /= 3
+	}
+	for i := range seeds {
 		seed := *simFirst + uint64(i)
 		synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 		if t.Failed() {

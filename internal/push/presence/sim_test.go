@@ -184,7 +184,11 @@ func (n *node) same(ch, what string, got, want map[string]bool) {
 // TestNodesConverge has five nodes come, go, die and be cut off over a net that
 // loses and delays, and all of them see the truth in the end, with every event once.
 func TestNodesConverge(t *testing.T) {
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { converge(t, seed) })
 		})

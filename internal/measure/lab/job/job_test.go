@@ -84,7 +84,7 @@ func TestFrequentHeartbeatsKeepStreamsAlive(t *testing.T) {
 	}
 }
 
-func TestKneeRuleFiresWhereTheFormulaSays(t *testing.T) {
+func TestKneeRuleFiresWhereTheFormulaSaysSimulated(t *testing.T) {
 	f := func(step string) {
 		t.Helper()
 		v := do(t, "knee", "step", step, "arrivals", "20000")
