@@ -15,6 +15,7 @@ import (
 // A publication that the other site has stored, and that is published again after a change of sites, is
 // recognized by its idempotency key: NATS servers in a cluster know no key of a message that was copied.
 func TestIdempotencyKeyIsRecognizedAtTheOtherSite(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	p := natstest.TwoClusters(t)
 	ns := weir.Namespace{Name: "x", BothSites: true, Replicas: 3}

@@ -241,6 +241,7 @@ func TestSiteTakesOver(t *testing.T) {
 // other one takes over. When it is healed the first one follows and has a copy, and leads again when it
 // is requested to, all without a gap.
 func TestSitesAreCutOff(t *testing.T) {
+	trial.Long(t)
 	t.Parallel()
 	p := natstest.TwoSites(t)
 	ns := weir.Namespace{Name: "x", BothSites: true, HistorySize: 100_000}

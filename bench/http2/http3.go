@@ -47,9 +47,10 @@ func (h *http3Conn) subscribe(ctx context.Context, n int) error {
 			return err
 		}
 		h.streams = append(h.streams, s)
-		if err := errors.Join(s.SetDeadline(time.Now().Add(patience)), s.SendRequestHeader(req), s.Close()); err != nil {
+		if err := errors.Join(s.SetDeadline(time.Now().Add(patience)), s.SendRequestHeader(req)); err != nil {
 			return err
 		}
+		_ = s.Close() // fails if the server has already refused the request: its answer says why
 	}
 	for _, s := range h.streams {
 		res, err := s.ReadResponse() //nolint:bodyclose // its body is the stream, which close ends
