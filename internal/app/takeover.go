@@ -53,6 +53,8 @@ type succession struct {
 type socketAhead struct {
 	loop *eventloop.Loop
 	fd   int32
+	// claimed is 1 when a state names it. Atomic: several goroutines read states.
+	claimed uint32
 }
 
 // logOutside reports whether the log is in no process of this node.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/downstream"
@@ -130,6 +131,8 @@ func (f *recordFiles) socket(n int) (fd int32, err error) {
 		return fd, nil
 	case f.sockets[n-1].loop != f.loop:
 		return -1, fmt.Errorf("%w: socket %d is another loop's, or not there", takeover.ErrState, n)
+	case !atomic.CompareAndSwapUint32(&f.sockets[n-1].claimed, 0, 1):
+		return -1, fmt.Errorf("%w: socket %d is another connection's", takeover.ErrState, n)
 	}
 	return f.sockets[n-1].fd, nil
 }
