@@ -431,7 +431,7 @@ func TestALargeUploadWaitsForTheHandshake(t *testing.T) {
 	})
 	g := start(t, settings{cluster: quick(upstream.TLSConfig{CAFiles: []string{a.file}}),
 		routes: []policy.RouteConfig{{Cluster: "main", Limits: policy.Limits{MaxBody: 64 << 20}, Timeouts: policy.Timeouts{Connect: hub.Duration(trial.Patience)}}}}, "https://"+peer)
-	const size = 8 << 20
+	const size = 48 << 20 // more than what buffers of the kernel may grow to
 	answer := make(chan string, 1)
 	var sent atomic.Int64
 	go func() {
