@@ -35,6 +35,9 @@ const (
 	// subscribers may be.
 	followEvery = 10 * time.Millisecond
 	followTime  = time.Second
+	// tunnelTime is followTime for tunnels, half of shutdown.drain at most: those with much to relay move only when nothing
+	// of it is being sent.
+	tunnelTime = 5 * time.Second
 )
 
 // An upgrade is what handing over to a new process needs and has done.
@@ -358,7 +361,7 @@ func (a *App) follow(hard context.Context) {
 	plan := wire.DrainPlan{Over: min(time.Duration((&departure{App: a}).streams())*time.Second/closesPerSecond, time.Until(end)/2), Spread: 300 * time.Millisecond}
 	a.push.Leave()
 	a.front.MarkRequests(a.loops.Loops())
-	draining := false
+	draining, tunnels := false, false
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	for {
@@ -372,6 +375,9 @@ func (a *App) follow(hard context.Context) {
 				a.http3.Drain()
 			}
 			a.push.Drain(plan)
+		}
+		if !tunnels && time.Since(began) >= min(tunnelTime, end.Sub(began)/2) {
+			tunnels = true
 			a.wing.proxy.Drain(plan.Over)
 		}
 		if busy := (&departure{App: a}).streams() > 0 || a.front.Waiting() > 0; moved == 0 && !busy || time.Now().After(end) {

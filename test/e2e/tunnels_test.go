@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/front/socket/nodetest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/test/judge"
 	"github.com/weir-gateway/weir/websocket"
 )
@@ -213,7 +214,12 @@ func (u *tunnelUser) open(scheme, addr, path string) *duplex {
 	if scheme == "wss" {
 		o.TLS = u.secure.TLS
 	}
-	c, _, err := websocket.Dial(u.t.Context(), scheme+"://"+addr+path, o)
+	var c *websocket.Conn
+	var err error
+	trial.Eventually(u.t, "the backend's name to be known", func() bool { // a server that has just started answers 503 until then
+		c, _, err = websocket.Dial(u.t.Context(), scheme+"://"+addr+path, o)
+		return err == nil || !strings.Contains(err.Error(), " 503 ")
+	})
 	if err != nil {
 		u.t.Fatalf("%s: %v", path, err)
 	}

@@ -188,15 +188,16 @@ func (p *probe) alive(id uint32) string {
 
 // A recorder is the backend, and remembers what it was asked.
 type recorder struct {
+	over chan struct{} // closed when the test ends
 	*httptest.Server
 	mu        sync.Mutex
 	requested []string
 }
 
 func newRecorder(t *testing.T) *recorder {
-	b := &recorder{}
+	b := &recorder{over: make(chan struct{})}
 	b.Server = httptest.NewServer(http.HandlerFunc(b.serve))
-	t.Cleanup(b.Close)
+	t.Cleanup(func() { close(b.over); b.Close() })
 	return b
 }
 
@@ -213,6 +214,8 @@ func (b *recorder) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/who":
 		_, _ = io.WriteString(w, r.Host)
+	case "/unread":
+		<-b.over
 	case "/echo":
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
