@@ -1,8 +1,6 @@
 package nats
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -106,6 +104,7 @@ type stream struct {
 	site    *siteLog                   // nil without two sites
 	keys    atomic.Pointer[storedKeys] // those that the log's server does not know; nil when they do not matter
 	recent  recentKeys
+	handed  *handedKeys // of another process, until the log is open; prepare's
 	bridge  bridge
 	storage storage
 	share   share
@@ -147,6 +146,8 @@ func newStream(b *Broker, ns hub.Namespace, deliver func(*hub.Message)) *stream 
 		index: newIndex(),
 	}}
 	s.opts.Store(&ns)
+	s.handed = b.handed[ns.LogName()]
+	delete(b.handed, ns.LogName())
 	s.site = newSiteLog(s)
 	s.auditor = newAuditor(s)
 	return s
@@ -570,31 +571,5 @@ func (s *logReader) message(channel string, st stored, epoch string, prev uint64
 	return &hub.Message{
 		Channel: channel, Key: st.key, Data: st.data, Attributes: s.attributes(st.attributes),
 		Time: st.time, Epoch: epoch, Offset: st.seq, Prev: prev, Check: st.check,
-	}
-}
-
-// fenceMessage returns what the stream's leader must refuse.
-func (s *logOptions) fenceMessage() *natsgo.Msg {
-	return &natsgo.Msg{
-		Subject: s.into() + "fence",
-		Header:  natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}},
-	}
-}
-
-// refused publishes what the stream's leader must refuse and waits for that.
-func (s *storedLog) refused(ctx context.Context) error {
-	m := s.fenceMessage()
-	ctx, cancel := s.b.bound(ctx)
-	defer cancel()
-	for {
-		_, err := s.b.requestWithRetry(ctx, m)
-		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil {
-			return err
-		}
-		// There is no leader right now, no stream, or the news of it is on its way.
-		if _, err := s.look(ctx); isCode(err, codeStreamNotFound) {
-			return err
-		}
-		s.pause(10 * time.Millisecond)
 	}
 }

@@ -87,7 +87,6 @@ func noteKey(p *pending, seq uint64) {
 
 // KeysAhead are the idempotency keys that another process has of this one's logs before it opens their directory.
 type KeysAhead struct {
-	b    *Broker
 	send func(piece []byte) error
 	logs map[*stream]*sentKeys
 }
@@ -104,7 +103,7 @@ func ExportKeys(ctx context.Context, b *Broker, send func(piece []byte) error) (
 	if b.server == nil || b.cfg.Cluster.Name != "" {
 		return nil, nil //nolint:nilnil // there is nothing to continue
 	}
-	a := &KeysAhead{b: b, send: send, logs: map[*stream]*sentKeys{}}
+	a := &KeysAhead{send: send, logs: map[*stream]*sentKeys{}}
 	for _, s := range b.all() {
 		if !s.durable() {
 			continue
@@ -172,11 +171,11 @@ func (a *KeysAhead) sendKeys(s *stream, last uint64) error {
 }
 
 // finish sends the keys of what was stored since ExportKeys, and has no server read them.
-func (a *KeysAhead) finish() error {
+func (a *KeysAhead) finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), finishWithin)
 	defer cancel()
 	for s := range a.logs {
-		if sharePending(a.b.out, s) > 0 {
+		if sharePending(s.b.out, s) > 0 {
 			continue // its answer is not here yet, and so its key is not
 		}
 		in, err := s.look(ctx)
@@ -190,7 +189,6 @@ func (a *KeysAhead) finish() error {
 			s.b.log.Warn("the next process reads all idempotency keys when it opens the directory", "namespace", s.opts.Load().Title(), "err", err)
 		}
 	}
-	return nil
 }
 
 // sharePending is how many publishes to s have no answer.
@@ -271,7 +269,7 @@ func keysOfOpened(s *stream, last uint64) {
 		return
 	}
 	k := newStoredKeys(s, last, last, true)
-	if h := s.b.handed[s.opts.Load().LogName()]; h != nil && h.last == last {
+	if h := s.handed; h != nil && h.last == last {
 		k.ids, k.complete = h.ids, true
 	}
 	s.keys.Store(k)
@@ -279,6 +277,7 @@ func keysOfOpened(s *stream, last uint64) {
 
 // openedKeys starts what a log that this process has opened, which is in, notes of its keys.
 func openedKeys(s *stream, in info) {
+	s.handed = nil // keys has what is needed of it
 	window := time.Duration(s.opts.Load().IdempotencyWindow)
 	if k := s.keys.Load(); k != nil && k.complete {
 		for id, seq := range k.ids {

@@ -102,7 +102,7 @@ type connection struct {
 	patience time.Duration
 	// fewKeys, but in tests
 	fewKeys uint64
-	// handed are the keys of what another process has stored, by log; not changed after Start.
+	// handed are the keys that another process has sent, by log, until newStream.
 	handed map[string]*handedKeys
 
 	// Fixed by Start, before state says that it started.

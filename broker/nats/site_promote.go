@@ -124,10 +124,10 @@ func (w *siteLog) exchange(ctx context.Context, here, other *siteLook) error {
 
 // drained waits until the stream at site, whose only subject is subject now, has stored what it received before. NATS
 // queues publishes, and stores those that were queued when the subjects changed afterwards. A message goes the same way that the
-// stream must refuse: it names another stream as its own. Of several replicas, what the leader has proposed may not be stored
+// stream must refuse. Of several replicas, what the leader has proposed may not be stored
 // yet: see settled.
 func (w *siteView) drained(ctx context.Context, site, subject string) error {
-	m := &natsgo.Msg{Subject: subject, Header: natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}}}
+	m := mustRefuse(subject)
 	for {
 		answer, err := w.s.b.requestWithRetry(ctx, m)
 		if err == nil {

@@ -18,9 +18,9 @@ import (
 // duplicate_window one by one, while all clients wait for a directory that changes its process: so that is made short before, and
 // what is older is not read (see KeysAhead).
 //
-// A node that was not handed these keys looks them up: within idempotency_window it reads, before it sends a publish with a key, which keys the
-// stored messages of the channel have. These messages are a fixed set: what is stored later, the log recognizes
-// itself. Hence the order of events decides, and nothing else has to be excluded meanwhile.
+// A node that was not sent these keys looks them up: within idempotency_window it reads, before it sends a publish with a
+// key, which keys the stored messages of the channel have. These messages are a fixed set: what is stored later, the log
+// recognizes itself. Hence the order of events decides, and nothing else has to be excluded meanwhile.
 
 // A storedKeys has the idempotency keys of messages that a log's server does not know.
 type storedKeys struct {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weir-gateway/weir/internal/push/hub"
@@ -464,4 +465,32 @@ func (s *storedLog) fence(ctx context.Context) error {
 		return nil // one server, one connection: in order anyway
 	}
 	return s.refused(ctx)
+}
+
+// fenceMessage returns what the stream's leader must refuse.
+func (s *logOptions) fenceMessage() *natsgo.Msg {
+	return mustRefuse(s.into() + "fence")
+}
+
+// mustRefuse returns a message that the stream with subject refuses: it names another one as its own.
+func mustRefuse(subject string) *natsgo.Msg {
+	return &natsgo.Msg{Subject: subject, Header: natsgo.Header{natsgo.ExpectedStreamHdr: {"none"}}}
+}
+
+// refused publishes what the stream's leader must refuse and waits for that.
+func (s *storedLog) refused(ctx context.Context) error {
+	m := s.fenceMessage()
+	ctx, cancel := s.b.bound(ctx)
+	defer cancel()
+	for {
+		_, err := s.b.requestWithRetry(ctx, m)
+		if !errors.Is(err, natsgo.ErrNoResponders) || ctx.Err() != nil {
+			return err
+		}
+		// There is no leader right now, no stream, or the news of it is on its way.
+		if _, err := s.look(ctx); isCode(err, codeStreamNotFound) {
+			return err
+		}
+		s.pause(10 * time.Millisecond)
+	}
 }

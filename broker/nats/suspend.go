@@ -15,9 +15,7 @@ func (b *Broker) Suspend(ahead *KeysAhead) error {
 	return b.onKeep(func() error {
 		b.recount()
 		if ahead != nil {
-			if err := ahead.finish(); err != nil {
-				return err
-			}
+			ahead.finish()
 		}
 		b.suspended.Store(true)
 		b.server.stopServer()

@@ -114,6 +114,9 @@ func TestKeysAreRecognizedWhenADirectoryChangesItsProcess(t *testing.T) {
 	if k := second.all()["x"].keys.Load(); k == nil || !k.complete || len(k.ids) != published {
 		t.Errorf("the next process has not got the keys: %+v", k)
 	}
+	if len(second.handed) > 0 || second.all()["x"].handed != nil {
+		t.Error("what was sent is kept when the log is open")
+	}
 	again(second, "passed on")
 	suspend(second)
 	third := start(pieces[:1]) // the old process has ended then

@@ -3,6 +3,7 @@ package tlsterm
 import (
 	"bytes"
 	"crypto/tls"
+	"fmt"
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
@@ -28,16 +29,22 @@ func movable(version, id uint16) (server, client *records) {
 	return make1(1, 2), make1(2, 1)
 }
 
+// passes has from seal what to opens.
+func passes(t *testing.T, what string, from, to *records, text string) {
+	t.Helper()
+	plain, _, err := to.Open(from.Seal(nil, []byte(text)))
+	if err != nil || string(plain) != text {
+		t.Errorf("%s: %q, %v; want %q", what, plain, err, text)
+	}
+}
+
 func TestARecordLayerResumesInAnotherProcess(t *testing.T) {
 	f := func(version, id uint16) {
 		t.Helper()
 		server, client := movable(version, id)
 		say := func(from, to *records, text string) {
 			t.Helper()
-			plain, _, err := to.Open(from.Seal(nil, []byte(text)))
-			if err != nil || string(plain) != text {
-				t.Errorf("%x %x: %q, %v; want %q", version, id, plain, err, text)
-			}
+			passes(t, fmt.Sprintf("%x %x", version, id), from, to, text)
 		}
 		say(client, server, "one")
 		say(server, client, "two")
@@ -106,10 +113,7 @@ func TestADialedRecordLayerResumesInAnotherProcess(t *testing.T) {
 		client.peer, client.dialed = nil, &dialed{}
 		say := func(from, to *records, text string) {
 			t.Helper()
-			plain, _, err := to.Open(from.Seal(nil, []byte(text)))
-			if err != nil || string(plain) != text {
-				t.Errorf("%x %x: %q, %v; want %q", version, id, plain, err, text)
-			}
+			passes(t, fmt.Sprintf("%x %x", version, id), from, to, text)
 		}
 		say(client, server, "one")
 		if version == tls.VersionTLS13 {
