@@ -115,9 +115,11 @@ func RingBusyPoll(r *Ring, d time.Duration, prefer bool) (time.Duration, error) 
 	return time.Duration(effective) * time.Microsecond, nil
 }
 
-// CancelAll cancels every request, drops all results and returns when nothing
-// is in flight any more.
-func (r *Ring) CancelAll() {
+// CancelAll cancels every request, drops all results, returns when nothing is in flight any more, and
+// how many requests it had to look for. What is being cancelled one by one ends first: the
+// kernel looks at each request in flight for each that it cancels here, with nothing else on that processor
+// meanwhile (io_uring/poll.c, io_poll_file_find), which is 0.1 s for 5,000.
+func (r *Ring) CancelAll() (cancelled int) {
 	arg := struct {
 		addr    uint64
 		fd      int32
@@ -125,8 +127,16 @@ func (r *Ring) CancelAll() {
 		timeout [2]int64
 		_       [4]uint64
 	}{fd: -1, flags: cancelAll | cancelAny, timeout: [2]int64{2, 0}}
-	_ = r.register(registerSyncCancel, unsafe.Pointer(&arg), 1)
-	for more := true; more; { // cancelled requests end in this thread
+	dropResults(r)
+	n, _, _ := unix.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), registerSyncCancel, uintptr(unsafe.Pointer(&arg)), 1, 0, 0)
+	dropResults(r)
+	return max(int(n), 0)
+}
+
+// dropResults returns when what is cancelled has ended, which it does in this thread.
+func dropResults(r *Ring) {
+	const rounds = 1000 // or who connects could keep it
+	for i, more := 0, true; more && i < rounds; i++ {
 		if e := r.Poll(); e != 0 && e != unix.EINTR && e != unix.EBUSY {
 			return
 		}

@@ -191,3 +191,49 @@ func TestShrunkBuffersAreFewAndEmpty(t *testing.T) {
 		t.Error("memory beyond the buffers was taken")
 	}
 }
+
+// The kernel looks at all requests in flight for each that it has to look for, so that those that
+// are being cancelled one by one must have ended by then.
+func TestCancelAllLooksForWhatIsLeft(t *testing.T) {
+	onThread(func() {
+		const cancelled, left = 200, 3
+		r, err := OpenRing(64, 64) // more results than the queue has room for
+		if err == nil {
+			err = r.Enable()
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer r.Close()
+		fd, err := EventFD()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer Close(fd)
+		each := func(n int, prepare func(s *SQE, i uint64)) {
+			for i := range uint64(n) {
+				s := r.Next()
+				if s == nil {
+					if e := r.Submit(); e != 0 {
+						t.Error(e)
+					}
+					s = r.Next()
+				}
+				prepare(s, i)
+			}
+			if e := r.Submit(); e != 0 {
+				t.Error(e)
+			}
+		}
+		each(cancelled+left, func(s *SQE, i uint64) { s.PrepWatch(fd); s.UserData = i })
+		each(cancelled, func(s *SQE, i uint64) { s.PrepCancel(i) })
+		if n := r.CancelAll(); n != left {
+			t.Errorf("%d requests were looked for, want %d", n, left)
+		}
+		if n := r.CancelAll(); n != 0 || r.Work() {
+			t.Errorf("%d requests are left", n)
+		}
+	})
+}
