@@ -33,6 +33,12 @@ func TestSyncedSyncsEveryWrite(t *testing.T) {
 	}
 }
 
+// free returns how many bytes may still be written to dir before minFree is reached.
+func free(dir string, minFree int64) (int64, error) {
+	d, err := spaceOf(dir)
+	return d.free - keptFree(d, minFree), err
+}
+
 // On a small disk the broker refuses in time, keeps what it answered, and goes
 // on when there is room again.
 func TestFullDiskRefusesAndRecovers(t *testing.T) {

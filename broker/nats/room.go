@@ -68,12 +68,6 @@ func noSpace(err error) bool {
 // notWritable reports whether err is a disk that is used up or read-only.
 func notWritable(err error) bool { return noSpace(err) || errors.Is(err, syscall.EROFS) }
 
-// free returns how many bytes may still be written to dir before minFree is reached.
-func free(dir string, minFree int64) (int64, error) {
-	d, err := spaceOf(dir)
-	return d.free - keptFree(d, minFree), err
-}
-
 func keptFree(d diskSpace, minFree int64) int64 {
 	if minFree == 0 {
 		return min(64<<20, d.total/8)

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-gateway/weir/internal/protocol/centrifuge"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	pusherprotocol "github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/pusher/pushertest"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire/wiretest"
@@ -494,6 +495,6 @@ func (p *prober) pusherAPI() (access.Verdict, bool) {
 		return 0, false
 	}
 	p.key = ""
-	query := pusherprotocol.SignedQuery(r, modelAppKey, modelAppSecret, time.Now())
+	query := pushertest.SignedQuery(r, modelAppKey, modelAppSecret, time.Now())
 	return allowed(p.do(r.Method, r.Path+"?"+query, "application/json", string(r.Body)))
 }

@@ -1,6 +1,9 @@
 package app
 
 import (
+	"cmp"
+	"encoding"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -85,7 +88,7 @@ var liveOwners = map[string]struct {
 // TestEveryLiveSectionHasAnOwner fails for a key that becomes live without being here.
 func TestEveryLiveSectionHasAnOwner(t *testing.T) {
 	seen := map[string]bool{}
-	for path, class := range config.Classes() {
+	for path, class := range reloadClasses() {
 		section, _, _ := strings.Cut(path, ".")
 		section = strings.TrimSuffix(section, "[]")
 		if class == config.OnRestart {
@@ -101,6 +104,52 @@ func TestEveryLiveSectionHasAnOwner(t *testing.T) {
 			t.Errorf("%s has no key that a reload applies", section)
 		}
 	}
+}
+
+// reloadClasses returns the reload class of every key that holds a value, by its path: below the
+// entries of a list "namespaces[].name", of a map "key_sets.*.issuer".
+func reloadClasses() map[string]config.Class {
+	all := map[string]config.Class{}
+	addClasses(all, reflect.TypeFor[config.Config](), "", config.OnRestart)
+	return all
+}
+
+// addClasses adds the keys of section t; around is the class of those that have none of their own.
+func addClasses(all map[string]config.Class, t reflect.Type, prefix string, around config.Class) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && key == "" {
+			addClasses(all, f.Type, prefix, around)
+			continue
+		}
+		if !f.IsExported() || key == "" || key == "-" {
+			continue
+		}
+		class := cmp.Or(config.Class(f.Tag.Get("reload")), around)
+		path := strings.TrimPrefix(prefix+"."+key, ".")
+		inner, below := path, f.Type
+		for below.Kind() == reflect.Pointer || !readsItself(below) && (below.Kind() == reflect.Slice || below.Kind() == reflect.Map) {
+			switch below.Kind() {
+			case reflect.Slice:
+				inner += "[]"
+			case reflect.Map:
+				inner += ".*"
+			}
+			below = below.Elem()
+		}
+		if below.Kind() == reflect.Struct && !readsItself(below) {
+			addClasses(all, below, inner, class)
+		} else {
+			all[path] = class
+		}
+	}
+}
+
+// readsItself reports whether a value of t is read from one text or piece of JSON: it is not a section.
+func readsItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
 // filledIn has an entry in each list and map of the sections whose owners are compared.
@@ -144,7 +193,7 @@ var sameValue = []string{
 // TestEveryLiveKeyReachesItsOwner changes all keys that a reload applies, section by
 // section, and compares what the owner has in force with the configuration.
 func TestEveryLiveKeyReachesItsOwner(t *testing.T) {
-	classes := config.Classes()
+	classes := reloadClasses()
 	g := startLive(t, filledIn, Options{})
 	for section, o := range liveOwners {
 		if o.got == nil {

@@ -171,7 +171,8 @@ func (s *stream) data() string {
 func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := start(t, func(c *config.Config) { c.Admin.LiveRate = 4 })
-	if n := g.watching.watch.Snapshots(); n != 0 {
+	published := func() uint64 { return g.watching.watch.Sources().Snapshot(t.Context()).Self.Events }
+	if n := published(); n != 0 {
 		t.Fatalf("%d events before there was a listener", n)
 	}
 	for range 2 { // who comes later gets them as well
@@ -189,11 +190,11 @@ func TestLiveDeliversAndStopsWithoutListeners(t *testing.T) {
 		}
 		s.res.Body.Close()
 		trial.Eventually(t, "no listener is left", func() bool { return g.watching.watch.Listeners() == 0 })
-		made, quiet := g.watching.watch.Snapshots(), 0
+		made, quiet := published(), 0
 		tick := time.NewTicker(300 * time.Millisecond) // more than a period
 		for range 20 {
 			<-tick.C
-			if n := g.watching.watch.Snapshots(); n == made {
+			if n := published(); n == made {
 				if quiet++; quiet == 3 {
 					break
 				}

@@ -115,9 +115,6 @@ func (w *Watch) Sources() admin.Sources { return (&operatorCalls{Watch: w, cfg: 
 // Listeners is the number of clients that follow the snapshots.
 func (w *Watch) Listeners() int { return int(w.snapshots.listeners.Load()) }
 
-// Snapshots is the number of snapshots published so far.
-func (w *Watch) Snapshots() uint64 { return w.snapshots.events.Load() }
-
 // Run starts what runs until ctx is done, each part by a call of start.
 func (w *Watch) Run(ctx context.Context, start func(func() error)) error {
 	start(func() error { return w.Governor.Run(ctx) })

@@ -56,22 +56,6 @@ func Merge(old, now Config) Config {
 	return d.section(reflect.ValueOf(old), reflect.ValueOf(now), place{class: OnRestart}).Interface().(Config)
 }
 
-// Classes returns the reload class of every key that holds a value, by its path: below the
-// entries of a list "namespaces[].name", of a map "key_sets.*.issuer".
-func Classes() map[string]Class {
-	all := map[string]Class{}
-	for _, k := range keysOf(reflect.TypeFor[Config]()) {
-		e := deref(k.typ)
-		if k.shape == list || k.shape == mapping {
-			e = deref(e.Elem())
-		}
-		if shapeOf(e) != section {
-			all[k.path] = k.class
-		}
-	}
-	return all
-}
-
 // Waiting returns the keys of changes that wait for a restart.
 func Waiting(changes []Change) []string {
 	return keysWhere(changes, func(c Class) bool { return c == OnRestart })

@@ -183,11 +183,30 @@ func quantilesOf(times []float64) Quantiles {
 	slices.Sort(times)
 	return Quantiles{
 		Mean: stat.MomentsOf(times).Mean,
-		P50:  stat.QuantileBounds(times, 0.5, 0.95),
-		P95:  stat.QuantileBounds(times, 0.95, 0.95),
-		P99:  stat.QuantileBounds(times, 0.99, 0.95),
-		P999: stat.QuantileBounds(times, 0.999, 0.95),
+		P50:  quantileBounds(times, 0.5, 0.95),
+		P95:  quantileBounds(times, 0.95, 0.95),
+		P99:  quantileBounds(times, 0.99, 0.95),
+		P999: quantileBounds(times, 0.999, 0.95),
 	}
+}
+
+// quantileBounds is the q-quantile of an ascending sample with the bounds of
+// stat.QuantileRanks.
+func quantileBounds(sorted []float64, q, confidence float64) stat.Interval {
+	n := len(sorted)
+	v := stat.Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: n}
+	if n == 0 {
+		return v
+	}
+	lo, hi := stat.QuantileRanks(n, q, confidence)
+	v.Point = sorted[min(max(int(math.Ceil(float64(n)*q))-1, 0), n-1)]
+	if lo >= 1 {
+		v.Lo = sorted[lo-1]
+	}
+	if hi <= n {
+		v.Hi = sorted[hi-1]
+	}
+	return v
 }
 
 // capacity is the completed rate at saturation.

@@ -5,7 +5,7 @@
 // same answer. Each function names the paper or section it comes from.
 //
 //	is the window usable?     MSER, Backlog, LittlesLaw, EnoughSamples, Classify
-//	how sure is a number?     QuantileRanks, QuantileBounds, LogStudentInterval, TheilSen
+//	how sure is a number?     QuantileRanks, LogStudentInterval, TheilSen
 //	where does it turn?       Plateau, InflationCrossing, FitHinge, Kneedle, Rule
 //	what would it scale to?   FitUSL, FitHardCap, FitScaling
 //	do two samples differ?    WelchT, FisherExact, KolmogorovSmirnov

@@ -76,25 +76,6 @@ func QuantileRanks(n int, q, confidence float64) (lo, hi int) {
 	return max(lo, 0), min(hi, n+1)
 }
 
-// QuantileBounds is the q-quantile of an ascending sample with the bounds of
-// [QuantileRanks].
-func QuantileBounds(sorted []float64, q, confidence float64) Interval {
-	n := len(sorted)
-	v := Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: n}
-	if n == 0 {
-		return v
-	}
-	lo, hi := QuantileRanks(n, q, confidence)
-	v.Point = sorted[min(max(int(math.Ceil(float64(n)*q))-1, 0), n-1)]
-	if lo >= 1 {
-		v.Lo = sorted[lo-1]
-	}
-	if hi <= n {
-		v.Hi = sorted[hi-1]
-	}
-	return v
-}
-
 // LogStudentInterval is the interval of a positive quantity over repeats by Student's t on
 // the logarithms, the form in which latencies scatter symmetrically. Point is the
 // median of the repeats. Fewer than two give an open interval. Values that are

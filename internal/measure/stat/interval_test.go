@@ -42,7 +42,7 @@ func TestTheilSenIntervalCoversTheSlope(t *testing.T) {
 	}
 }
 
-func TestQuantileBoundsCoverTheQuantile(t *testing.T) {
+func TestQuantileRanksCoverTheQuantile(t *testing.T) {
 	f := func(n int, q float64) {
 		t.Helper()
 		r := NewRand(7)
@@ -54,7 +54,7 @@ func TestQuantileBoundsCoverTheQuantile(t *testing.T) {
 				xs[i] = r.ExpFloat64()
 			}
 			slices.Sort(xs)
-			if v := QuantileBounds(xs, q, 0.95); v.Lo <= truth && truth <= v.Hi {
+			if lo, hi := QuantileRanks(n, q, 0.95); xs[lo-1] <= truth && truth <= xs[hi-1] {
 				hit++
 			}
 		}

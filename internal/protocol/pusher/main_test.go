@@ -15,6 +15,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/socket/nodetest"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/pusher/pushertest"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/wire"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
@@ -259,7 +260,7 @@ func (c *client) wantClose(code int) {
 func (n *node) call(method, path, query, body string) (status int, answer string) {
 	n.T.Helper()
 	r := protocol.Request{Method: method, Path: path, Query: query, Body: []byte(body)}
-	return n.http(method, path+"?"+protocol.SignedQuery(r, appKey, appSecret, time.Now()), body)
+	return n.http(method, path+"?"+pushertest.SignedQuery(r, appKey, appSecret, time.Now()), body)
 }
 
 func (n *node) http(method, target, body string) (status int, answer string) {

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/pusher/pushertest"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
@@ -21,7 +22,7 @@ func TestUnsignedCallsAreRefused(t *testing.T) {
 	now := time.Now()
 	const body = `{"name":"e","channel":"c","data":"1"}`
 	sign := func(method, path, body, key, secret string, at time.Time) string {
-		return path + "?" + protocol.SignedQuery(protocol.Request{Method: method, Path: path, Body: []byte(body)}, key, secret, at)
+		return path + "?" + pushertest.SignedQuery(protocol.Request{Method: method, Path: path, Body: []byte(body)}, key, secret, at)
 	}
 	f := func(method, target, body string, want int, says string) {
 		t.Helper()

@@ -2,8 +2,6 @@ package protocol
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"math"
 	"unicode/utf8"
 )
@@ -19,9 +17,6 @@ import (
 // Numbers are written in 64 digits, the highest place first.
 
 const deltaDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~"
-
-// ErrDelta is returned, wrapped in what is wrong, by ApplyDelta.
-var ErrDelta = errors.New("bad delta")
 
 const (
 	deltaWindow = 8  // bytes that are looked up
@@ -135,101 +130,6 @@ func (x *sourceIndex) extend(target []byte, floor int, m match) match {
 		m.n--
 	}
 	return m
-}
-
-// ApplyDelta returns the target that delta makes out of source. max bounds it.
-func ApplyDelta(source, delta []byte, maxLength int) ([]byte, error) {
-	r := deltaReader{b: delta}
-	size, err := r.number('\n')
-	if err != nil {
-		return nil, err
-	}
-	if size > uint64(max(maxLength, 0)) {
-		return nil, fmt.Errorf("%w: a target of %d bytes, at most %d", ErrDelta, size, maxLength)
-	}
-	var out []byte
-	for {
-		n, op, err := r.next()
-		if err != nil {
-			return nil, err
-		}
-		switch op {
-		case ';':
-			if uint64(len(out)) != size || n != uint64(deltaSum(out)) {
-				return nil, fmt.Errorf("%w: the target is not what it should be", ErrDelta)
-			}
-			return out, nil
-		case ',', '\n':
-			return nil, fmt.Errorf("%w: byte %q", ErrDelta, op)
-		}
-		if n > size-uint64(len(out)) {
-			return nil, fmt.Errorf("%w: more than %d bytes", ErrDelta, size)
-		}
-		from := r.b
-		if op == '@' {
-			at, err := r.number(',')
-			if err != nil {
-				return nil, err
-			}
-			if at > uint64(len(source)) {
-				return nil, fmt.Errorf("%w: a copy from %d of %d bytes", ErrDelta, at, len(source))
-			}
-			from = source[at:]
-		}
-		if n > uint64(len(from)) {
-			return nil, fmt.Errorf("%w: %d bytes of %d", ErrDelta, n, len(from))
-		}
-		out = append(out, from[:n]...)
-		if op == ':' {
-			r.b = r.b[n:]
-		}
-	}
-}
-
-type deltaReader struct{ b []byte }
-
-// next reads a number and the operator after it.
-func (r *deltaReader) next() (uint64, byte, error) {
-	var v uint64
-	for i, c := range r.b {
-		d := digitValue(c)
-		if d < 0 {
-			if i == 0 || c != '@' && c != ':' && c != ';' && c != ',' && c != '\n' {
-				return 0, 0, fmt.Errorf("%w: byte %q", ErrDelta, c)
-			}
-			r.b = r.b[i+1:]
-			return v, c, nil
-		}
-		if v = v<<6 | uint64(d); v > math.MaxUint32 {
-			return 0, 0, fmt.Errorf("%w: a number past 32 bits", ErrDelta)
-		}
-	}
-	return 0, 0, fmt.Errorf("%w: it has no end", ErrDelta)
-}
-
-// number reads a number that ends with end.
-func (r *deltaReader) number(end byte) (uint64, error) {
-	v, op, err := r.next()
-	if err == nil && op != end {
-		err = fmt.Errorf("%w: %q in place of %q", ErrDelta, op, end)
-	}
-	return v, err
-}
-
-func digitValue(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'A' && c <= 'Z':
-		return int(c-'A') + 10
-	case c == '_':
-		return 36
-	case c >= 'a' && c <= 'z':
-		return int(c-'a') + 37
-	case c == '~':
-		return 63
-	}
-	return -1
 }
 
 func appendDigits(dst []byte, v uint64) []byte {

@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/weir-gateway/weir/internal/protocol/centrifuge/protocol/fossiltest"
 )
 
 func checkDelta(t *testing.T, a, b []byte) []byte {
 	t.Helper()
 	d := AppendDelta(nil, a, b)
-	got, err := ApplyDelta(a, d, len(b))
+	got, err := fossiltest.Apply(a, d, len(b))
 	if err != nil || !bytes.Equal(got, b) {
 		t.Fatalf("%q to %q by %q: %q, %v", a, b, d, got, err)
 	}
@@ -64,7 +66,7 @@ func TestDeltaOfRandomEdits(t *testing.T) {
 func TestDeltaOfOthersIsRead(t *testing.T) {
 	f := func(source, delta, want string) {
 		t.Helper()
-		got, err := ApplyDelta([]byte(source), []byte(delta), 1<<10)
+		got, err := fossiltest.Apply([]byte(source), []byte(delta), 1<<10)
 		if (want == "") != (err != nil) || string(got) != want {
 			t.Errorf("%q: %q, %v", delta, got, err)
 		}
@@ -84,7 +86,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte("日本語日本語日本語日本語"), []byte("日本話日本語日本語日本語本"))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		checkDelta(t, a, b)
-		out, err := ApplyDelta(a, b, 1<<16)
+		out, err := fossiltest.Apply(a, b, 1<<16)
 		if err == nil && len(out) > 1<<16 {
 			t.Fatalf("%d bytes", len(out))
 		}

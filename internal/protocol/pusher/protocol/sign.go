@@ -186,19 +186,3 @@ func SortedQuery(params []Param) string {
 	}
 	return b.String()
 }
-
-// SignedQuery is the query of a REST call with its signature: what a library does.
-func SignedQuery(r Request, key, secret string, now time.Time) string {
-	params, _ := Params(r.Query)
-	params = append(params, Param{"auth_key", key}, Param{"auth_timestamp", strconv.FormatInt(now.Unix(), 10)},
-		Param{"auth_version", "1.0"})
-	if len(r.Body) > 0 {
-		params = append(params, Param{"body_md5", BodyMD5(r.Body)})
-	}
-	sig := Sign(secret, r.Method+"\n"+r.Path+"\n"+SortedQuery(params))
-	v := url.Values{}
-	for _, p := range append(params, Param{"auth_signature", sig}) {
-		v.Set(p.Name, p.Value)
-	}
-	return v.Encode()
-}

@@ -1,9 +1,12 @@
-package protocol
+package protocol_test
 
 import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/protocol/pusher/protocol"
+	"github.com/weir-gateway/weir/internal/protocol/pusher/pushertest"
 )
 
 // The credentials of the vendor's worked examples.
@@ -20,13 +23,13 @@ func TestSignaturesAreThoseOfTheVendor(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	f(SignSubscription(vendorKey, vendorSecret, "1234.1234", "private-foobar", ""),
+	f(protocol.SignSubscription(vendorKey, vendorSecret, "1234.1234", "private-foobar", ""),
 		vendorKey+":58df8b0c36d6982b82c3ecf6b4662e34fe8c25bba48f5369f135bf843651c3a4")
-	f(SignSubscription(vendorKey, vendorSecret, "1234.1234", "presence-foobar", `{"user_id":10,"user_info":{"name":"Mr. Channels"}}`),
+	f(protocol.SignSubscription(vendorKey, vendorSecret, "1234.1234", "presence-foobar", `{"user_id":10,"user_info":{"name":"Mr. Channels"}}`),
 		vendorKey+":31935e7d86dba64c2a90aed31fdc61869f9b22ba9d8863bba239c03ca481bc80")
-	f(SignUser(vendorKey, vendorSecret, "1234.1234", `{"id":"12345"}`),
+	f(protocol.SignUser(vendorKey, vendorSecret, "1234.1234", `{"id":"12345"}`),
 		vendorKey+":4708d583dada6a56435fb8bc611c77c359a31eebde13337c16ab43aa6de336ba")
-	f(BodyMD5([]byte(vendorBody)), "ec365a775a4cd0599faeb73354201b6f")
+	f(protocol.BodyMD5([]byte(vendorBody)), "ec365a775a4cd0599faeb73354201b6f")
 }
 
 func TestVerify(t *testing.T) {
@@ -35,7 +38,7 @@ func TestVerify(t *testing.T) {
 	now := time.Unix(1353088179, 0)
 	f := func(method, path, query, body string, at time.Time, want string) {
 		t.Helper()
-		_, err := Verify(Request{method, path, query, []byte(body)}, vendorKey, vendorSecret, at)
+		_, err := protocol.Verify(protocol.Request{method, path, query, []byte(body)}, vendorKey, vendorSecret, at)
 		if got := ""; err != nil && want != "" && strings.Contains(err.Error(), want) {
 			return
 		} else if err != nil {
@@ -69,9 +72,9 @@ func TestVerify(t *testing.T) {
 func TestVerifyReadsPathsBothWays(t *testing.T) {
 	now := time.Unix(1700000000, 0)
 	for _, signedPath := range []string{"/apps/1/users/a b/terminate_connections", "/apps/1/users/a%20b/terminate_connections"} {
-		q := SignedQuery(Request{Method: "POST", Path: signedPath, Query: "x=a%20b,c", Body: []byte("{}")}, "k", "s", now)
-		params, err := Verify(Request{"POST", "/apps/1/users/a%20b/terminate_connections", q, []byte("{}")}, "k", "s", now)
-		if err != nil || Get(params, "x") != "a b,c" {
+		q := pushertest.SignedQuery(protocol.Request{Method: "POST", Path: signedPath, Query: "x=a%20b,c", Body: []byte("{}")}, "k", "s", now)
+		params, err := protocol.Verify(protocol.Request{"POST", "/apps/1/users/a%20b/terminate_connections", q, []byte("{}")}, "k", "s", now)
+		if err != nil || protocol.Get(params, "x") != "a b,c" {
 			t.Errorf("%s: %v, %v", signedPath, params, err)
 		}
 	}
@@ -80,8 +83,8 @@ func TestVerifyReadsPathsBothWays(t *testing.T) {
 // A value must not pass for two parameters: joined for signing they would look alike.
 func TestVerifyRefusesWhatReadsInTwoWays(t *testing.T) {
 	now := time.Unix(1700000000, 0)
-	q := SignedQuery(Request{Method: "GET", Path: "/", Query: "a=1%26b=2"}, "k", "s", now)
-	if _, err := Verify(Request{"GET", "/", q, nil}, "k", "s", now); err == nil {
+	q := pushertest.SignedQuery(protocol.Request{Method: "GET", Path: "/", Query: "a=1%26b=2"}, "k", "s", now)
+	if _, err := protocol.Verify(protocol.Request{"GET", "/", q, nil}, "k", "s", now); err == nil {
 		t.Error("accepted a value with & in it")
 	}
 }
@@ -92,12 +95,12 @@ func FuzzVerify(f *testing.F) {
 	f.Add("a%20=%zz&=&&b", "/a b/ü", "x", int64(601))
 	f.Fuzz(func(t *testing.T, query, path, body string, skew int64) {
 		now := time.Unix(1700000000, 0)
-		r := Request{"POST", path, query, []byte(body)}
-		if _, err := Verify(r, "k", "s", now); err == nil {
+		r := protocol.Request{"POST", path, query, []byte(body)}
+		if _, err := protocol.Verify(r, "k", "s", now); err == nil {
 			t.Fatal("accepted without a signature")
 		}
-		params, err := Params(query)
-		if err != nil || unambiguous(params) != nil {
+		params, err := protocol.Params(query)
+		if err != nil || protocol.Unambiguous(params) != nil {
 			return
 		}
 		for _, p := range params {
@@ -106,13 +109,13 @@ func FuzzVerify(f *testing.F) {
 			}
 		}
 		at := now.Add(time.Duration(skew%2000) * time.Second)
-		r.Query = SignedQuery(r, "k", "s", at)
-		_, err = Verify(r, "k", "s", now)
+		r.Query = pushertest.SignedQuery(r, "k", "s", at)
+		_, err = protocol.Verify(r, "k", "s", now)
 		if inTime := skew%2000 >= -600 && skew%2000 <= 600; inTime != (err == nil) {
 			t.Fatalf("skew %d: %v", skew%2000, err)
 		}
 		if err == nil {
-			if _, err := Verify(r, "k", "other", now); err == nil {
+			if _, err := protocol.Verify(r, "k", "other", now); err == nil {
 				t.Fatal("accepted with another secret")
 			}
 		}

@@ -1,0 +1,4 @@
+package protocol
+
+// Unambiguous is unambiguous, for the tests outside.
+var Unambiguous = unambiguous
