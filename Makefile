@@ -17,7 +17,7 @@ build: ## bin/weir, a static binary
 
 test-go: ## the quick part: vet, the floors, unit tests with the race detector but for those that take many seconds, once each: make test runs all, and many again with epoll or over HTTP/2
 	go vet -race ./...
-	go test -short -race -vet=off -parallel 4 -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -vE '/test/|/archtest$$')
+	go test -short -race -vet=off -p 3 -parallel 4 -skip '(Simulated|Exhaustively)$$' $$(go list ./... | grep -vE '/test/|/archtest$$')
 	go test -vet=off ./internal/testkit/archtest
 	go test -vet=off -run '(Simulated|Exhaustively)$$' ./cmd/weir ./internal/app/... ./internal/front/limit ./internal/measure/capacity ./internal/measure/lab/job ./internal/proxy/upstream ./internal/testkit/history
 

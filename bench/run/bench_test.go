@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,13 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
-// bin holds limit and load, built for the tests, and weir once a test needs it.
+// bin holds limit and load, built for the tests.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -61,17 +61,15 @@ func compile(args ...string) error {
 	return nil
 }
 
-// buildWeir builds what the Makefile does.
-var buildWeir = sync.OnceValue(func() error {
-	return compile("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(bin, "weir"), "../../cmd/weir")
-})
+// useWeir has the commands of t use program as Weir's, and that of limit for "": then no test starts it.
+func useWeir(t *testing.T, program string) {
+	t.Helper()
+	t.Setenv("WEIR", cmp.Or(program, filepath.Join(bin, "limit")))
+}
 
 // run runs the whole command on a small load.
 func run(t *testing.T, args ...string) (code int, stdout, said string) {
 	t.Helper()
-	if err := buildWeir(); err != nil {
-		t.Fatal(err)
-	}
 	var out, progress, complaint bytes.Buffer
 	code, err := command(t.Context(), append([]string{"-bin", bin, "-dir", "..", "-write=false", "-n", "40", "-runs", "1", "-seconds", "0.1", "-peers", "none"}, args...), &out, &progress)
 	if err != nil {
@@ -88,6 +86,11 @@ func TestTheClientCountsTheSameHoweverTheStreamIsCut(t *testing.T) {
 
 func TestEveryScenarioRuns(t *testing.T) {
 	trial.Long(t)
+	weir := filepath.Join(t.TempDir(), "weir")
+	if err := compile("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", weir, "../../cmd/weir"); err != nil { // as the Makefile does
+		t.Fatal(err)
+	}
+	useWeir(t, weir)
 	var names []string
 	for _, s := range scenarios() {
 		names = append(names, s.Name)
@@ -164,7 +167,7 @@ func TestAnUnknownReplayIsNoticed(t *testing.T) {
 }
 
 func TestAMissingServerIsExplained(t *testing.T) {
-	t.Setenv("WEIR", filepath.Join(t.TempDir(), "nothing"))
+	useWeir(t, filepath.Join(t.TempDir(), "nothing"))
 	code, _, said := run(t, "-scenarios", "fanout-1k")
 	if code != 1 || !strings.Contains(said, "hint: go build") {
 		t.Errorf("exit %d: %s", code, said)
@@ -180,6 +183,7 @@ func TestAServerThatEndsIsExplained(t *testing.T) {
 }
 
 func TestAPortInUseIsExplained(t *testing.T) {
+	useWeir(t, "")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -218,6 +222,7 @@ func TestTheClientReportsThatNoServerListens(t *testing.T) {
 }
 
 func TestUsageIsChecked(t *testing.T) {
+	useWeir(t, "")
 	f := func(want string, args ...string) {
 		t.Helper()
 		if code, _, said := run(t, args...); code != 2 || !strings.Contains(said, want) {
@@ -230,9 +235,7 @@ func TestUsageIsChecked(t *testing.T) {
 }
 
 func TestAnAbsentPeerIsSaid(t *testing.T) {
-	if err := buildWeir(); err != nil {
-		t.Fatal(err)
-	}
+	useWeir(t, "")
 	b := newBench(t)
 	folder := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(folder, "peers"), 0o700); err != nil {
