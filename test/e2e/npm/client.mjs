@@ -9,25 +9,47 @@ import { WebSocket as NpmWebSocket } from 'ws';
 const { library, url, channel } = JSON.parse(process.argv[2]);
 const say = (line) => process.stdout.write(JSON.stringify(line) + '\n');
 
-// How the newest response's body is encoded: an EventSource does not tell.
+// How the newest response's body is encoded, and what came of the newest request: an EventSource does not tell.
 let coding = '';
+let outcome = 'no request';
+let refused = false;
+diagnostics.subscribe('undici:request:error', ({ error }) => {
+  outcome = `${outcome}, ${error.name} ${error.code ?? ''} ${error.message}`;
+  refused = error.code === 'ECONNREFUSED';
+});
+diagnostics.subscribe('undici:request:trailers', () => { outcome += ', complete'; });
 diagnostics.subscribe('undici:request:headers', ({ response }) => {
   coding = '';
+  outcome = `status ${response.statusCode}`;
+  refused = false;
   for (let i = 0; i < response.headers.length; i += 2) {
     if (String(response.headers[i]).toLowerCase() === 'content-encoding') coding = String(response.headers[i + 1]);
   }
 });
 
-// EventSource resumes by itself: it repeats Last-Event-ID.
+// EventSource resumes by itself: it repeats Last-Event-ID. That of undici 6 does not where its connection is refused
+// (it waits, and is closed meanwhile), so that a program which uses it has to make another one.
 function events(EventSource) {
-  const source = new EventSource(`${url}/sse?channel=${channel}&lastEventId=0`);
+  let last = '0';
   let session = 0;
-  source.addEventListener('open', () => say({ kind: 'open', session: ++session }));
-  source.addEventListener('message', (e) => say({ kind: 'message', session, coding, id: e.lastEventId, data: e.data }));
-  source.addEventListener('gap', (e) => say({ kind: 'gap', session, coding, id: e.lastEventId, data: e.data }));
-  source.addEventListener('error', () => {
-    if (source.readyState === 2) say({ kind: 'fatal', session, data: 'the EventSource gave up' });
-  });
+  const follow = () => {
+    const source = new EventSource(`${url}/sse?channel=${channel}&lastEventId=${encodeURIComponent(last)}`);
+    const heard = (kind) => (e) => {
+      last = e.lastEventId || last;
+      say({ kind, session, coding, id: e.lastEventId, data: e.data });
+    };
+    source.addEventListener('open', () => say({ kind: 'open', session: ++session }));
+    source.addEventListener('message', heard('message'));
+    source.addEventListener('gap', heard('gap'));
+    let over = false;
+    source.addEventListener('error', () => setImmediate(() => { // undici says so, twice, before it is closed
+      if (source.readyState !== 2 || over) return;
+      over = true;
+      if (refused) setTimeout(follow, 100);
+      else say({ kind: 'fatal', session, data: `the EventSource gave up: ${outcome}` });
+    }));
+  };
+  follow();
 }
 
 // The body of a fetch, read by hand. An event that its empty line did not end is
