@@ -23,11 +23,14 @@ import (
 type siteLog struct {
 	siteView
 
-	create atomic.Bool // neither site has the log: the home site may make it
+	// create: neither site has the log, so that it may be made: at the home site at the start, later at the one that led it.
+	create atomic.Bool
 
 	// Owned by run.
 	joined uint64 // where the log was when publishes began to wait for this copy
 	waited string // the epoch that joined is of
+	// removed: at the last look neither site had the log.
+	removed bool
 }
 
 // A siteView is what a siteLog has seen of both sites, and what waits for them.
@@ -177,6 +180,12 @@ func (w *siteLog) tick() {
 		return
 	}
 	w.update(here, other)
+	if here.err == nil && other.err == nil && here.missing && other.missing {
+		makeAnew(w)
+		return
+	}
+	w.removed = false
+	w.create.Store(false)
 	switch l, lead := w.leader(here, other), w.s.lead.Load(); {
 	case l == nil || l.site != lead.site && l.term <= lead.term: // what led before is left there
 		w.failOver(here)
@@ -185,6 +194,24 @@ func (w *siteLog) tick() {
 	case l == other:
 		w.keep(here, l)
 	}
+}
+
+// makeAnew has the log made where it was led, as with one site: it was removed at both. That starts with the second look that
+// finds none, so that the other nodes have seen it too: a publish that waits for the copy of what was removed is sent again.
+func makeAnew(w *siteLog) {
+	if w.removed {
+		w.create.Store(true)
+	} else {
+		w.removed = true
+		w.s.b.log.Warn("no site has the log any more; it is made anew", "namespace", w.s.opts.Load().Title(), "site", w.site())
+		w.mu.Lock()
+		w.deferred, w.copied, w.alone = nil, hub.Position{}, ""
+		w.mu.Unlock()
+		w.s.checked.Store(0)
+		w.s.b.out.resend(w.s)
+	}
+	w.s.nudge()
+	nudge(w.news)
 }
 
 // notified looks who leads the log: a node has said that another site does. Any goroutine.

@@ -232,3 +232,79 @@ func TestTheEndOfTheLogIsThatOfTheSiteThatLeads(t *testing.T) {
 		}
 	}
 }
+
+// A log that was removed at both sites is made anew where it was led, with another epoch, and so is its copy; nodes that run
+// publish and deliver as with one site.
+func TestALogThatWasRemovedAtBothSitesIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("both_sites %v", both), func(t *testing.T) {
+			t.Parallel()
+			p := natstest.TwoSites(t)
+			ns := hub.Namespace{Name: "x", BothSites: both}.WithDefaults()
+			at, got := map[string]*Broker{}, map[string]chan *hub.Message{}
+			for _, site := range []string{"a", "b"} {
+				c := make(chan *hub.Message, 1024)
+				got[site] = c
+				at[site] = startAtSite(t, p, site, ns, func(m *hub.Message) { c <- m })
+				if _, err := at[site].Subscribe(t.Context(), &ns, "x:1", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			publish := func(from, text string) (at2 hub.Position) {
+				trial.Eventually(t, "a publish to be acknowledged", func() bool {
+					done := make(chan error, 1)
+					at[from].Publish(&ns, hub.Publication{Channel: "x:1", Data: []byte(text)}, func(p hub.Position, err error) {
+						at2 = p
+						done <- err
+					})
+					return <-done == nil
+				})
+				return at2
+			}
+			delivered := func(text string, want hub.Position) {
+				t.Helper()
+				for site, c := range got {
+					for end := time.After(trial.Patience); ; {
+						var m *hub.Message
+						select {
+						case m = <-c:
+						case <-end:
+							t.Fatalf("%s is not delivered at site %s", text, site)
+						}
+						if string(m.Data) == text {
+							if m.Epoch != want.Epoch {
+								t.Errorf("%s is delivered at site %s in epoch %s, want %s", text, site, m.Epoch, want.Epoch)
+							}
+							break
+						}
+					}
+				}
+			}
+			for _, leads := range []string{"a", "b"} {
+				if SiteLogs(at[leads])[0].Leads != leads {
+					trial.Eventually(t, "site "+leads+" to lead", func() bool { return Promote(t.Context(), at[leads]) == nil })
+				}
+				before := publish("a", "before "+leads)
+				delivered("before "+leads, before)
+				w := at["a"].all()["x"].site
+				for _, site := range []string{leads, w.cfg.away(leads)} {
+					if err := w.remove(t.Context(), site); err != nil {
+						t.Fatal(err)
+					}
+				}
+				after := publish("b", "after "+leads)
+				if after.Epoch == before.Epoch {
+					t.Errorf("the log that was made anew has the epoch of the removed one, %s", after.Epoch)
+				}
+				delivered("after "+leads, after)
+				from := publish("a", "from a at "+leads)
+				delivered("from a at "+leads, from)
+				trial.Eventually(t, "the other site to have a copy", func() bool {
+					l := w.s.lookAt(t.Context(), leads)
+					return l.leadsLog() && w.s.lookAt(t.Context(), w.cfg.away(leads)).follows(l.epoch)
+				})
+			}
+		})
+	}
+}

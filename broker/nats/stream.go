@@ -264,12 +264,15 @@ func (s *stream) ensure(ctx context.Context) (info, error) {
 	in, err := s.look(ctx)
 	switch {
 	case isCode(err, codeStreamNotFound) && s.site != nil && !s.site.create.Load():
-		return info{}, errMoved // or someone has removed it: it is not made anew while there may be a copy
+		return info{}, errMoved // or it was removed: it is not made anew while there may be a copy
 	case isCode(err, codeStreamNotFound) && s.b.room.readOnly():
 		s.unwritten.Store(&unwritten{epoch: s.newEpochName()})
 		return s.look(ctx)
 	case isCode(err, codeStreamNotFound):
 		s.b.log.Info("creating log", "namespace", s.opts.Load().LogName(), "stream", s.name())
+		if st := s.sited.Load(); st != nil { // it continues none
+			s.sited.Store(&sited{term: st.term})
+		}
 		err = s.put(ctx, "CREATE", s.config(s.newEpochName(), 0, s.opts.Load().HistorySize, false))
 		if err != nil && !isCode(err, codeNameInUse) { // another node was faster
 			return info{}, err
