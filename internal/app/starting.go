@@ -19,11 +19,28 @@ import (
 // answered that it takes longer: less would refuse clients that wait for a restart.
 const startPatience = time.Second
 
-// waitingRoom is where clients are while the broker is not ready.
+// namesTime bounds how long a process that starts waits until it has tried each host name of its backends: requests for
+// them would be answered that there are no peers. In a takeover the old process serves until then.
+const namesTime = 5 * time.Second
+
+// awaitNames waits for that.
+func (a *App) awaitNames(ctx context.Context) {
+	late := time.NewTimer(namesTime)
+	defer late.Stop()
+	select {
+	case <-a.wing.upstreams.Ready():
+	case <-ctx.Done():
+	case <-late.C:
+		a.log.Warn("host names of backends are not resolved yet; their requests are answered 503 until then",
+			"names", a.wing.upstreams.Unresolved(), "waited", namesTime)
+	}
+}
+
+// waitingRoom is where clients are while names are resolved and the broker is not ready.
 type waitingRoom struct{ *App }
 
-// start starts the hub, which waits for servers that are not there yet. Meanwhile
-// the admin listener serves, and after a short delay the public one says what it waits for.
+// start waits for the host names of backends, and starts the hub, which waits for servers that are not there yet.
+// Meanwhile the admin listener serves, and after a short delay the public one says what it waits for.
 func (a *waitingRoom) start(parts *group, ctx, background context.Context) error { //nolint:revive // background is the parts'
 	if a.opt.Takeover != nil { // the old process serves
 		return a.hub.Start(ctx)
@@ -34,6 +51,7 @@ func (a *waitingRoom) start(parts *group, ctx, background context.Context) error
 	defer room.Wait()
 	defer stop()
 	room.Go(func() { a.serve(waiting) })
+	a.awaitNames(ctx)
 	return a.hub.Start(ctx)
 }
 
@@ -46,7 +64,11 @@ func (a *waitingRoom) serve(ctx context.Context) {
 		return
 	case <-time.After(startPatience):
 	}
-	a.log.Warn("start takes longer: the broker is not ready", "err", a.hub.Ready())
+	if names := a.wing.upstreams.Unresolved(); len(names) > 0 {
+		a.log.Warn("start takes longer: host names of backends are not resolved", "names", names)
+	} else {
+		a.log.Warn("start takes longer: the broker is not ready", "err", a.hub.Ready())
+	}
 	if a.tls != nil || a.cfg.ProxyProtocol {
 		return
 	}

@@ -86,17 +86,10 @@ func (s *succession) takeLog() error {
 // otherFiles is room for descriptors that are no connections.
 const otherFiles = 1024
 
-// namesTime bounds how long a new process waits until it has tried each host name of its backends: until then the
-// old one serves, and nothing is answered that there are no peers.
-const namesTime = 5 * time.Second
-
 // prepared reports that everything is built, and makes room for the descriptors that follow
 // while clients wait.
 func (s *succession) prepared(outside bool) error {
-	select {
-	case <-s.app.wing.upstreams.Ready():
-	case <-time.After(namesTime):
-	}
+	s.app.awaitNames(context.Background())
 	s.app.upgrade.collect = collectLater()
 	sys.ReserveDescriptors(s.parent.Conns + otherFiles)
 	return s.parent.SendPrepared(outside, s.app.logPlace())

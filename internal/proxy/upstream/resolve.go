@@ -275,6 +275,25 @@ func (s *Set) resolveCluster(ctx context.Context, c *Cluster, unknown bool) bool
 	return m.resolved()
 }
 
+// Unresolved returns the names of which nothing is known, sorted. Any goroutine.
+func (s *Set) Unresolved() []string {
+	unknown := map[string]bool{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.current.Load().clusters {
+		m := &c.members
+		if m.config.SRV != "" && !m.recorded {
+			unknown[m.config.SRV] = true
+		}
+		for host, addrs := range m.addrs {
+			if len(addrs) == 0 {
+				unknown[host] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(unknown))
+}
+
 // resolved reports whether all of m's names are known.
 func (m *members) resolved() bool {
 	all := m.config.SRV == "" || m.recorded
