@@ -113,15 +113,20 @@ func (a *departure) start(plan wire.DrainPlan, alone bool) {
 	} else {
 		a.loops.LimitAcceptRate(refusalsPerSecond)
 	}
-	if a.http2 != nil { // first, so that no client puts its next request on a connection that ends
+	a.drainCarriers() // first, so that no client puts its next request on a connection that ends
+	a.push.Drain(plan)
+	a.front.Drain(a.loops.Loops(), plan)
+	a.wing.proxy.Drain(plan.Over)
+}
+
+// drainCarriers sends the connections of HTTP/2 and HTTP/3 a GOAWAY.
+func (a *App) drainCarriers() {
+	if a.http2 != nil {
 		a.http2.Drain(a.loops.Loops())
 	}
 	if a.http3 != nil {
 		a.http3.Drain()
 	}
-	a.push.Drain(plan)
-	a.front.Drain(a.loops.Loops(), plan)
-	a.wing.proxy.Drain(plan.Over)
 }
 
 // drainGrace is for last words that are still being sent.

@@ -22,6 +22,7 @@ import (
 
 // An arrival is a connection from the old process, understood and not touched yet.
 type arrival struct {
+	number int   // by which the old process knows it
 	fd     int32 // a descriptor of the process, or socket's
 	socket int   // its number among those that came before the pause, plus 1; 0: it did not
 	conn   *eventloop.Moving
@@ -43,7 +44,10 @@ type arrivingSocket struct {
 type succession struct {
 	app    *App
 	parent *takeover.Parent
-	lists  [][]arrival // by loop
+	// received is how many connections came, lists those of them that wait for arrive, by loop.
+	received int
+	lists    [][]arrival
+	placed   bool // the descriptors in lists are sockets of the loops
 	// sockets came before the pause, in the order of their numbers. What becomes a connection
 	// is no longer there.
 	sockets []socketAhead
@@ -177,46 +181,69 @@ func closeFiles(fds []int) {
 	}
 }
 
-// arrive makes what was received this process's, on its loops, and returns how many
-// connections there are.
-func (s *succession) arrive() int {
-	var n atomic.Int64
+// onLoops calls f on each loop with what is to arrive there, and waits.
+func (s *succession) onLoops(f func(*eventloop.Loop, []arrival)) {
 	var done sync.WaitGroup
 	for i, list := range s.lists {
-		for j := range list {
-			if at := list[j].socket; at > 0 {
-				s.sockets[at-1] = socketAhead{}
-			}
-			for _, x := range list[j].companions {
-				if x.socket > 0 {
-					s.sockets[x.socket-1] = socketAhead{}
-				}
-			}
+		if len(list) == 0 {
+			continue
 		}
 		done.Add(1)
 		l := s.app.loops.Loops()[i]
 		posted := l.Post(func() {
 			defer done.Done()
-			n.Add(s.arriveOn(l, list))
+			f(l, list)
 		})
 		if !posted {
 			done.Done()
 		}
 	}
 	done.Wait()
-	s.lists = nil
+}
+
+// receiveAll makes the descriptors of what was received sockets of the loops, and returns the numbers of the connections for
+// which there is no room.
+func (s *succession) receiveAll() (refused []int) {
+	for _, list := range s.lists {
+		for i := range list {
+			if at := list[i].socket; at > 0 {
+				s.sockets[at-1] = socketAhead{}
+			}
+			for _, x := range list[i].companions {
+				if x.socket > 0 {
+					s.sockets[x.socket-1] = socketAhead{}
+				}
+			}
+		}
+	}
+	s.placed = true
+	s.onLoops(s.receiveFiles)
+	for i, list := range s.lists {
+		s.lists[i] = slices.DeleteFunc(list, func(x arrival) bool {
+			if x.fd >= 0 {
+				return false
+			}
+			refused = append(refused, x.number)
+			return true
+		})
+	}
+	return refused
+}
+
+// arrive makes what was received, and has sockets of the loops, this process's, and returns how many
+// connections there are.
+func (s *succession) arrive() int {
+	var n atomic.Int64
+	s.onLoops(func(l *eventloop.Loop, list []arrival) { n.Add(s.arriveOn(l, list)) })
+	s.lists, s.placed = nil, false
 	s.app.upgrade.counts.Arrived.Add(uint64(n.Load()))
 	return int(n.Load())
 }
 
 // arriveOn makes list connections of l, and returns how many there are.
 func (s *succession) arriveOn(l *eventloop.Loop, list []arrival) (arrived int64) {
-	s.receiveFiles(l, list)
 	for i := range list {
 		x := &list[i]
-		if x.fd < 0 {
-			continue
-		}
 		err := l.Arrive(x.fd, x.conn, x.filter, func(c *eventloop.Conn) (eventloop.Handler, error) {
 			s.app.admission.arrived(c)
 			if x.opened != nil {
@@ -256,7 +283,7 @@ func (s *succession) receiveFiles(l *eventloop.Loop, list []arrival) {
 	}
 	n, err := l.Receive(fds)
 	if err != nil {
-		s.app.log.Warn("connections of the old process are closed", "sockets", len(fds)-n, "err", err)
+		s.app.log.Warn("sockets of the old process are not taken", "sockets", len(fds)-n, "err", err)
 	}
 	for i, at := range places {
 		if *at = fds[i]; i >= n {
@@ -280,6 +307,16 @@ func (s *succession) receiveFiles(l *eventloop.Loop, list []arrival) {
 	}
 }
 
+// discardAll closes the sockets of what does not arrive on l.
+func discardAll(l *eventloop.Loop, list []arrival) {
+	for i := range list {
+		l.Discard(list[i].fd)
+		for _, y := range list[i].companions {
+			l.Discard(y.fd)
+		}
+	}
+}
+
 // whole reports whether all sockets of x are there.
 func (x *arrival) whole() bool {
 	return x.fd >= 0 && !slices.ContainsFunc(x.companions, func(y *arrivingSocket) bool { return y.fd < 0 })
@@ -288,24 +325,56 @@ func (x *arrival) whole() bool {
 // follow takes connections as they become idle in the old process, until it ends.
 func (s *succession) follow() {
 	defer s.parent.Close()
+	var refused []int
 	for {
-		records, more, err := s.parent.ReceiveConns()
-		if err != nil || !more {
+		t, records, err := s.parent.ReceiveConns()
+		switch {
+		case err != nil, t == takeover.Done:
+		case t == takeover.Frozen:
+			err = s.settleFollowing(append(refused, s.receiveAll()...))
+			refused = nil
+		default:
+			f := s.frame(records)
+			f.understand(s.reader(), records)
+			if s.parent.Peer.Version >= takeover.VersionFollowReady {
+				refused = append(refused, s.addFrame(f)...)
+				continue
+			}
+			for _, err := range f.refused { // the old process has forgotten them
+				s.app.log.Warn("a connection of the old process is closed", "err", err)
+			}
+			s.add(f.list)
+			s.receiveAll()
+			s.arrive()
+		}
+		if err != nil || t == takeover.Done {
+			s.close()
 			s.app.service.notified(s.app.opt.Service.Ready(s.app.service.status()))
 			return
 		}
-		f := understood{}
-		f.understand(s.reader(), records)
-		for _, err := range f.refused {
-			s.app.log.Warn("a connection of the old process is closed", "err", err)
-		}
-		s.add(f.list)
-		s.arrive()
 	}
+}
+
+// settleFollowing answers which of the connections that followed stay with the old process, and has the others
+// arrive when that has forgotten their keys.
+func (s *succession) settleFollowing(refused []int) error {
+	if err := s.parent.SendReady(refused); err != nil {
+		return err
+	}
+	if err := s.parent.AwaitCommit(); err != nil {
+		return err
+	}
+	s.app.upgrade.counts.Refused.Add(uint64(len(refused)))
+	s.arrive()
+	return nil
 }
 
 // close gives up what was received: the old process has all of it still.
 func (s *succession) close() {
+	if s.placed {
+		s.onLoops(discardAll)
+		s.lists, s.placed = nil, false
+	}
 	for _, list := range s.lists {
 		for i := range list {
 			if list[i].socket == 0 {

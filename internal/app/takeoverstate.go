@@ -25,15 +25,13 @@ func (s *succession) receive() (refused []int, err error) {
 	var working sync.WaitGroup
 	free := make(chan struct{}, sys.Processors())
 	reader := s.reader()
-	number := 0
 	for {
-		records, more, failed := s.parent.ReceiveConns()
-		if err = failed; err != nil || !more {
+		t, records, failed := s.parent.ReceiveConns()
+		if err = failed; err != nil || t != takeover.Conns {
 			break
 		}
-		f := &understood{first: number}
+		f := s.frame(records)
 		frames = append(frames, f)
-		number += len(records)
 		free <- struct{}{}
 		working.Go(func() {
 			f.understand(reader, records)
@@ -42,13 +40,29 @@ func (s *succession) receive() (refused []int, err error) {
 	}
 	working.Wait()
 	for _, f := range frames {
-		for _, i := range slices.Sorted(maps.Keys(f.refused)) {
-			s.app.log.Warn("a connection stays with the old process", "err", f.refused[i])
-			refused = append(refused, f.first+i)
-		}
-		s.add(f.list)
+		refused = append(refused, s.addFrame(f)...)
+	}
+	if err == nil {
+		refused = append(refused, s.receiveAll()...)
 	}
 	return refused, err
+}
+
+// frame is what will be known of records, the next that came.
+func (s *succession) frame(records []takeover.Record) *understood {
+	f := &understood{first: s.received}
+	s.received += len(records)
+	return f
+}
+
+// addFrame has what was understood of f wait for arrive, and returns the numbers of the others.
+func (s *succession) addFrame(f *understood) (refused []int) {
+	for _, i := range slices.Sorted(maps.Keys(f.refused)) {
+		s.app.log.Warn("a connection stays with the old process", "err", f.refused[i])
+		refused = append(refused, f.first+i)
+	}
+	s.add(f.list)
+	return refused
 }
 
 // understood is what came of a frame of connections.
@@ -63,6 +77,7 @@ func (f *understood) understand(reader *stateReader, records []takeover.Record) 
 	f.list = make([]arrival, 0, len(records))
 	for i, r := range records {
 		x, err := reader.understand(r)
+		x.number = f.first + i
 		if err == nil {
 			f.list = append(f.list, x)
 			continue

@@ -38,6 +38,8 @@ const (
 	// tunnelTime is followTime for tunnels, half of shutdown.drain at most: those with much to relay move only when nothing
 	// of it is being sent.
 	tunnelTime = 5 * time.Second
+	// answerTime bounds how long a loop waits for the answer about connections that follow.
+	answerTime = 2 * time.Second
 )
 
 // An upgrade is what handing over to a new process needs and has done.
@@ -51,6 +53,8 @@ type upgrade struct {
 	counts observe.Upgrades
 
 	child *takeover.Child // fixed at the commit
+	// stuck: the new process did not answer, and nothing moves any more. Owned by follow.
+	stuck bool
 
 	// collect has garbage collected again, in a new process; fixed before it takes connections.
 	collect func()
@@ -368,12 +372,7 @@ func (a *App) follow(hard context.Context) {
 		moved := a.moveMore()
 		if !draining && time.Since(began) >= followTime {
 			draining = true
-			if a.http2 != nil {
-				a.http2.Drain(a.loops.Loops())
-			}
-			if a.http3 != nil {
-				a.http3.Drain()
-			}
+			a.drainCarriers()
 			a.push.Drain(plan)
 		}
 		if !tunnels && time.Since(began) >= min(tunnelTime, end.Sub(began)/2) {
@@ -390,10 +389,13 @@ func (a *App) follow(hard context.Context) {
 		}
 	}
 	a.log.Info("what could not move is drained", "connections", a.loops.Open(), "streams", (&departure{App: a}).streams())
+	a.drainCarriers()
 	a.push.Drain(plan)
 	a.front.Drain(a.loops.Loops(), plan)
 	a.push.EndRefused()
-	await(hard, drainGrace, func() bool { return a.front.Waiting() == 0 && (&departure{App: a}).streams() == 0 })
+	await(hard, drainGrace, func() bool {
+		return a.front.Waiting() == 0 && (&departure{App: a}).streams() == 0 && a.http2.Stats().Open == 0 && a.http3.Stats().Open == 0
+	})
 	if a.listeners.admin != nil { // the request for the upgrade is answered
 		a.listeners.admin.Finish(drainGrace)
 	}
@@ -402,30 +404,54 @@ func (a *App) follow(hard context.Context) {
 	_ = c.Send(takeover.Done, nil)
 }
 
-// moveMore moves the connections that can move now: the new process serves, so
-// that each is its own at once. It returns how many.
-func (a *App) moveMore() int {
-	var moved atomic.Int64
-	var done sync.WaitGroup
-	c := a.upgrade.child
+// moveMore moves the connections that can move now: the new process serves, so that each is its own at once. It returns how
+// many were sent, of which those that the new process refuses stay. One loop after the other waits for that answer.
+func (a *App) moveMore() (sent int) {
 	for _, l := range a.loops.Loops() {
-		done.Add(1)
+		if a.upgrade.stuck {
+			break
+		}
+		done := make(chan struct{})
 		posted := l.Post(func() {
-			defer done.Done()
-			// What is sent is not this process's any more, whatever comes of it.
-			out, err := l.Export(false, c.SendConns)
-			if err != nil {
-				a.log.Debug("connections were not moved", "err", err)
-			}
-			out.Wipe()
-			moved.Add(int64(out.Len()))
-			out.Leave()
+			defer close(done)
+			sent += a.moveFrom(l)
 		})
-		if !posted {
-			done.Done()
+		if posted {
+			<-done
 		}
 	}
-	done.Wait()
-	a.upgrade.counts.Moved.Add(uint64(moved.Load()))
-	return int(moved.Load())
+	return sent
+}
+
+// moveFrom is moveMore for l. Nothing is read, sealed or written before the new process has answered, as l does not turn.
+// Loop only.
+func (a *App) moveFrom(l *eventloop.Loop) (sent int) {
+	c := a.upgrade.child
+	out, err := l.Export(false, c.SendConns)
+	sent = out.Len()
+	answers := c.Peer.Version >= takeover.VersionFollowReady
+	if err == nil && answers && sent > 0 {
+		var refused map[int]bool
+		if refused, err = c.SettleFollowing(answerTime); len(refused) > 0 {
+			out.Keep(refused)
+		}
+	}
+	if err != nil {
+		a.log.Warn("connections are drained that would have followed", "connections", sent, "err", err)
+		if answers { // the new process has touched none of them, and closes its descriptors
+			a.upgrade.stuck = true
+			c.Close()
+			out.Keep(nil)
+			return 0
+		}
+	}
+	out.Wipe()
+	if answers && sent > 0 {
+		if err := c.Send(takeover.Commit, nil); err != nil {
+			a.log.Warn("the new process has ended", "connections", out.Len(), "err", err)
+		}
+	}
+	a.upgrade.counts.Moved.Add(uint64(out.Len()))
+	out.Leave()
+	return sent
 }

@@ -180,8 +180,8 @@ func dieInAnUpgrade() {
 	at("prepared")
 	no(p.ReceiveLog(func(takeover.Type, []byte, []int) error { return nil }))
 	at("log")
-	for more := true; more; {
-		_, more, err = p.ReceiveConns()
+	for t := takeover.Conns; t == takeover.Conns; {
+		t, _, err = p.ReceiveConns()
 		no(err)
 		at("connections")
 	}

@@ -186,3 +186,38 @@ func TestARefusalArrivesInWords(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A batch that follows after the commit is answered before it is committed, and the answer is waited for within a bound.
+func TestABatchThatFollowsIsAnswered(t *testing.T) {
+	a, b := pair(t)
+	c, p := &Child{Link: a}, &Parent{Link: b}
+	if _, err := c.SendConns(2, AppendRecord(AppendRecord(nil, 0, State{}), 0, State{}), nil); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		var got []Type
+		for len(got) < 2 {
+			kind, _, err := p.ReceiveConns()
+			if err != nil {
+				answered <- err
+				return
+			}
+			got = append(got, kind)
+		}
+		if want := []Type{Conns, Frozen}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		answered <- p.SendReady([]int{1})
+	}()
+	refused, err := c.SettleFollowing(time.Minute)
+	if err := errors.Join(err, <-answered); err != nil || len(refused) != 1 || !refused[1] {
+		t.Errorf("refused %v, %v; want the second", refused, err)
+	}
+	if err := errors.Join(c.Send(Commit, nil), p.AwaitCommit()); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.SettleFollowing(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("without an answer: %v", err)
+	}
+}

@@ -15,7 +15,7 @@ import (
 const (
 	// Version is the protocol's: the frames, their order, and what the marked fields mean.
 	// MinVersion is the oldest that this build speaks too.
-	Version    = 6
+	Version    = 7
 	MinVersion = 2
 
 	// environment names the variable that gives a process the descriptor of its end.
@@ -61,6 +61,10 @@ const VersionSocketsAhead = 5
 
 // VersionTunnels is the first version in which a connection can come with another one, of a tunnel.
 const VersionTunnels = 6
+
+// VersionFollowReady is the first version in which connections that follow after the commit are answered before their keys are
+// forgotten: Frozen, Ready and Commit end each batch, as they do the first.
+const VersionFollowReady = 7
 
 const socketsLoop = 1 // the number of the loop that they are of, plus 1
 
@@ -282,6 +286,17 @@ func (c *Child) AwaitPrepared(within time.Duration) (outside bool, url string, e
 	return outside, url, err
 }
 
+// SettleFollowing ends a batch of connections that follow after the commit, and returns the numbers of those that the new
+// process cannot take. It touches none of them before Commit.
+func (c *Child) SettleFollowing(within time.Duration) (refused map[int]bool, err error) {
+	c.SetDeadline(time.Now().Add(within))
+	defer c.SetDeadline(time.Time{})
+	if err := c.Send(Frozen, nil); err != nil {
+		return nil, err
+	}
+	return c.AwaitReady()
+}
+
 // AwaitReady waits until the new process has understood all connections, and returns the
 // numbers of those that it cannot take, in the order in which they were sent.
 func (c *Child) AwaitReady() (refused map[int]bool, err error) {
@@ -433,25 +448,25 @@ func (p *Parent) ReceiveLog(piece func(t Type, body []byte, files []int) error) 
 	}
 }
 
-// ReceiveConns returns connections as they come. more is false after Frozen and Done.
-func (p *Parent) ReceiveConns() (list []Record, more bool, err error) {
+// ReceiveConns returns connections as they come, of type Conns; without any, Frozen ends a batch and Done all of them.
+func (p *Parent) ReceiveConns() (t Type, list []Record, err error) {
 	f, err := p.Receive()
 	if err != nil {
-		return nil, false, fmt.Errorf("takeover: waiting for connections: %w", noEOF(err))
+		return 0, nil, fmt.Errorf("takeover: waiting for connections: %w", noEOF(err))
 	}
 	switch f.Type {
 	case Conns:
 		list, err = f.Records()
-		return list, true, err
+		return Conns, list, err
 	case Frozen, Done:
 		f.Close()
-		return nil, false, nil
+		return f.Type, nil, nil
 	case Refused:
 		f.Close()
-		return nil, false, &RefusedError{string(f.Body)}
+		return 0, nil, &RefusedError{string(f.Body)}
 	}
 	f.Close()
-	return nil, false, fmt.Errorf("takeover: got %v, want connections", f.Type)
+	return 0, nil, fmt.Errorf("takeover: got %v, want connections", f.Type)
 }
 
 // SendReady reports that everything was understood, but for the connections of these numbers.

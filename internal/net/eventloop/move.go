@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -74,8 +75,8 @@ func (e *Exported) Bytes() int { return e.size }
 type Sender func(n int, body []byte, fds []int) (first int, err error)
 
 // Export hands the states of the connections that can move now to send. They are not read
-// from then on, until Leave or Keep. paused says that the loop does not turn meanwhile: no input of any
-// other connection is seen either. Loop only, between two ticks.
+// from then on, until Leave or Keep, before which the loop must not turn. paused says that no loop turns meanwhile: no input of
+// any other connection is seen either; otherwise these are mostExported connections at most. Loop only, between two ticks.
 func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
 	if paused {
 		l.stays = nil // of an upgrade before
@@ -92,12 +93,17 @@ func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
 	}
 	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime, paused)
 	e := &Exported{}
-	b := batch{loop: l, send: send, to: e}
+	b := batch{loop: l, send: send, to: e, most: mostExported}
+	if paused {
+		b.most = math.MaxInt
+	}
 	l.exporting = &b
 	defer func() { l.exporting = nil }()
 	for _, c := range wanted {
 		switch {
 		case b.err != nil:
+			c.restoreReading()
+		case c.canMove() && len(e.conns) >= b.most:
 			c.restoreReading()
 		case c.canMove():
 			if b.conns = append(b.conns, c); len(b.conns) == takeover.MaxFiles {
@@ -113,6 +119,9 @@ func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
 	e.restoreOthers(companions)
 	return e, b.err
 }
+
+// mostExported bounds the connections of an Export while others are served, which waits for an answer about them.
+const mostExported = takeover.MaxFiles
 
 // quiesceTime bounds how long a loop waits for what is in flight.
 const quiesceTime = 50 * time.Millisecond
@@ -133,6 +142,7 @@ type batch struct {
 	loans []poller.Loan
 	body  []byte
 	n     int // connections in it
+	most  int // connections of all batches
 	files []int
 	err   error
 
@@ -174,7 +184,7 @@ func loanOf(c *Conn) poller.Loan {
 
 // add puts c in, if it can move.
 func (b *batch) add(c *Conn, loan *poller.Loan) bool {
-	if loan.File < 0 {
+	if loan.File < 0 || len(b.to.conns) >= b.most {
 		return false
 	}
 	s, ok := b.state(c, loan)
