@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -452,4 +454,98 @@ func TestAFailedUpgradeKeepsTunnels(t *testing.T) {
 			t.Errorf("%s: %v", d.name, err)
 		}
 	}
+}
+
+// A tunnel of which one direction has ended moves, too: the other one continues, and the end reaches the side that it is for.
+func TestATunnelWithAnEndedDirectionMovesInAnUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []string{"epoll", "io_uring"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			halfTunnels(t, engine)
+		})
+	}
+}
+
+func halfTunnels(t *testing.T, engine string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	backends := make(chan net.Conn, 2)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(c)
+			if _, err := http.ReadRequest(r); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: abc\r\n\r\n")
+			backends <- c
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	s := judge.New(t, judge.Options{Build: judge.Race, Memory: true, Config: map[string]any{
+		"eventloop": map[string]any{"engine": engine, "loops": 2}, "shutdown": map[string]any{"drain": "5s"},
+		"clusters": []any{map[string]any{"name": "lines", "peers": []any{map[string]any{"address": l.Addr().String()}}}},
+		"routes":   []any{map[string]any{"path": "/*", "cluster": "lines"}},
+	}})
+	defer func() {
+		if t.Failed() {
+			t.Log(s.Log())
+		}
+	}()
+	open := func() (client, backend net.Conn) {
+		t.Helper()
+		client, err := net.Dial("tcp", s.Public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(client, "GET /x HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: abc\r\n\r\n")
+		backend = <-backends
+		t.Cleanup(func() { _, _ = client.Close(), backend.Close() })
+		end := time.Now().Add(time.Minute)
+		_, _ = client.SetDeadline(end), backend.SetDeadline(end)
+		var head []byte
+		for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b...) {
+			if _, err := client.Read(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return client, backend
+	}
+	wants := func(c net.Conn, text string) {
+		t.Helper()
+		if b, err := io.ReadAll(c); err != nil || !bytes.HasSuffix(b, []byte(text)) {
+			t.Errorf("got %q, %v; want %q and the end", b, err, text)
+		}
+	}
+	ends := func(c net.Conn, text string) {
+		t.Helper()
+		_, err := c.Write(websocket.AppendMaskedFrame(nil, websocket.OpText, []byte(text), [4]byte{}))
+		if err := errors.Join(err, c.(*net.TCPConn).CloseWrite()); err != nil {
+			t.Error(err)
+		}
+	}
+	one, oneBackend := open()
+	two, twoBackend := open()
+	ends(one, "from the client")
+	wants(oneBackend, "from the client")
+	ends(twoBackend, "from the backend")
+	wants(two, "from the backend")
+	for range 2 {
+		if r := s.Upgrade(); r.Step != "done" || r.Moved < 2 || r.Refused != 0 || r.Left != 0 {
+			t.Errorf("%+v, want two tunnels moved and none left", r)
+		}
+	}
+	wantTunnels(t, s, map[string]float64{"lines": 2})
+	ends(oneBackend, "late, from the backend")
+	wants(one, "late, from the backend")
+	ends(two, "late, from the client")
+	wants(twoBackend, "late, from the client")
+	wantTunnels(t, s, map[string]float64{"lines": 0})
 }

@@ -228,7 +228,7 @@ func (b *batch) flush() {
 	b.body, b.files, b.n = b.body[:0], b.files[:0], 0
 }
 
-// canMove reports whether c was accepted, is open both ways, has not too much to send, and has a
+// canMove reports whether c was accepted, is not ending, has not too much to send, and has a
 // handler that can move.
 func (c *Conn) canMove() bool {
 	if _, stays := c.loop.stays[c.key]; stays || c.listener == noListener || !isMovable(c) {
@@ -238,10 +238,19 @@ func (c *Conn) canMove() bool {
 	return ok
 }
 
-// isMovable reports whether c is open both ways and has not too much to send.
+// isMovable reports whether c is not ending and has not too much to send. One direction may have ended, if that is complete
+// and the socket shows it: the other process finds the end of what c receives as this one did, and what follows from it.
 func isMovable(c *Conn) bool {
-	const no = flagClosed | flagClosing | flagShut | flagHalf | flagEOF | flagNotified | flagGathered
-	return c.flags&no == 0 && c.Unsent() <= MaxMoving
+	const no = flagClosed | flagClosing | flagGathered
+	switch f := c.flags & (flagEOF | flagNotified | flagHalf | flagShut); {
+	case c.flags&no != 0 || c.Unsent() > MaxMoving:
+		return false
+	case f == 0:
+		return true
+	case f == flagEOF|flagNotified, f == flagHalf|flagShut:
+		return c.fd >= 0 && c.filtered() == nil
+	}
+	return false
 }
 
 func (c *Conn) restoreReading() {
