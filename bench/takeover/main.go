@@ -19,6 +19,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"time"
 )
 
@@ -30,6 +31,9 @@ type options struct {
 	tls, sse, ws, tunnels          float64
 	pause, patience                time.Duration
 }
+
+// memory is from how many bytes on garbage is collected nevertheless.
+const memory = 6 << 30
 
 func main() {
 	var o options
@@ -51,6 +55,9 @@ func main() {
 	if o.channels == 0 {
 		o.channels = max(o.clients/10, 1)
 	}
+	// The clients share the processors with the servers: their garbage can wait until the end.
+	debug.SetMemoryLimit(memory)
+	debug.SetGCPercent(-1)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	r, err := run(ctx, &o)

@@ -24,7 +24,7 @@ type result struct {
 	Disconnected             int
 	Lost, Repeated, Reversed uint64
 	Moved, Left, Bytes       int           // of all upgrades
-	Pause                    time.Duration // the longest
+	Pause, Paused            time.Duration // the longest, and all together
 	Silence, P999            time.Duration // how late messages were
 	Files, Memory            []int         // of each process, after its upgrade
 
@@ -41,7 +41,8 @@ func (r *result) upgrade(i int, s *server) error {
 	r.Moved += u.Moved
 	r.Left += u.Left + u.Refused
 	r.Bytes += u.Bytes
-	r.Pause = max(r.Pause, time.Duration(u.PauseSeconds*float64(time.Second)))
+	pause := time.Duration(u.PauseSeconds * float64(time.Second))
+	r.Pause, r.Paused = max(r.Pause, pause), r.Paused+pause
 	files, memory, err := s.usage()
 	r.Files, r.Memory = append(r.Files, files), append(r.Memory, memory)
 	return err
@@ -90,7 +91,7 @@ func (r *result) print(w io.Writer) {
 	row("lost, repeated, reordered", fmt.Sprintf("%d, %d, %d", r.Lost, r.Repeated, r.Reversed), "0", r.Lost+r.Repeated+r.Reversed == 0)
 	row("latest delivery", r.Silence.Round(100*time.Microsecond), fmt.Sprintf("≤ %v", maxSilence), r.Silence <= maxSilence)
 	row("delivery p99.9", r.P999.Round(100*time.Microsecond), fmt.Sprintf("≤ %v", maxP999), r.P999 <= maxP999)
-	row("longest pause", r.Pause.Round(100*time.Microsecond), "", true)
+	row("pause, mean and longest", fmt.Sprintf("%v, %v", (r.Paused/time.Duration(max(r.Upgrades, 1))).Round(100*time.Microsecond), r.Pause.Round(100*time.Microsecond)), "", true)
 	row("connections moved, left to the old process", fmt.Sprintf("%d, %d", r.Moved, r.Left), "", true)
 	row("state of a connection, mean", fmt.Sprintf("%d B", r.state()), fmt.Sprintf("≤ %d B", maxState), r.state() <= maxState)
 	if n := len(r.Files); n > 0 {

@@ -19,7 +19,6 @@ const (
 	literalBit  = 0x40 // a literal that is added (§6.2.1), with a name of its own
 	sizeBits    = 0x20 // a new size of the table (§6.3), 5 bits
 	sizeMask    = 0xe0
-	huffmanBit  = 0x80 // of a string's length (§5.2)
 	moreThanAll = tableSize/32 + 1
 )
 
@@ -52,10 +51,11 @@ func (r *blockReader) appendTable(dst []byte) []byte {
 	if r.decoder == nil {
 		return dst
 	}
-	var entries []hpack.HeaderField
+	entries := make([]hpack.HeaderField, 0, 8)
+	number := make([]byte, 0, 2)
 	r.decoder.SetEmitFunc(func(f hpack.HeaderField) { entries = append(entries, f) })
 	for i := range moreThanAll {
-		if _, err := r.decoder.Write(appendInt(nil, indexedBit, 7, uint64(firstEntry+i))); err != nil {
+		if _, err := r.decoder.Write(appendInt(number, indexedBit, 7, uint64(firstEntry+i))); err != nil {
 			break // there is no entry of that number
 		}
 	}
@@ -103,10 +103,6 @@ func appendInt(b []byte, first byte, prefix int, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// appendString appends s in the shorter of its two forms (§5.2).
-func appendString(b []byte, s string) []byte {
-	if n := hpack.HuffmanEncodeLength(s); n < uint64(len(s)) {
-		return hpack.AppendHuffmanString(appendInt(b, huffmanBit, 7, n), s)
-	}
-	return append(appendInt(b, 0, 7, uint64(len(s))), s...)
-}
+// appendString appends s as it is (§5.2): with Huffman's code it would be a quarter shorter, and take longer to write and to read
+// while clients wait.
+func appendString(b []byte, s string) []byte { return append(appendInt(b, 0, 7, uint64(len(s))), s...) }

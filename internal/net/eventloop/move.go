@@ -84,15 +84,19 @@ func (l *Loop) Export(paused bool, send Sender) (*Exported, error) {
 	l.flushDirty()
 	l.gather.flush()
 	l.runFlushers()
-	var wanted, companions []*Conn
-	var loans []poller.Loan
+	conns := 0
+	if paused { // nearly all of them move
+		conns = len(l.table.conns)
+	}
+	wanted, loans := make([]*Conn, 0, conns), make([]poller.Loan, 0, conns)
+	var companions []*Conn
 	for _, c := range l.table.conns {
 		if c != nil && c.fd >= 0 && !c.Connecting() && (paused || c.canMove() || canAccompany(c)) {
 			wanted, loans = append(wanted, c), append(loans, poller.Loan{Key: c.key, FD: int(c.fd)})
 		}
 	}
 	l.poller.Quiesce(loans, pollEvents{l}, quiesceTime, paused)
-	e := &Exported{}
+	e := &Exported{conns: make([]*Conn, 0, len(wanted)), numbers: make([]int, 0, len(wanted))}
 	b := batch{loop: l, send: send, to: e, most: mostExported}
 	if paused {
 		b.most = math.MaxInt
@@ -288,7 +292,7 @@ func appendSocket(s takeover.State, c *Conn, loan *poller.Loan) (state takeover.
 		if !ok {
 			return s, false
 		}
-		keys, ok := m.AppendState(nil)
+		keys, ok := m.AppendState(make(takeover.State, 0, 320))
 		if !ok {
 			return s, false
 		}

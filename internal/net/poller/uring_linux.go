@@ -47,6 +47,7 @@ type Uring struct {
 	dials map[uint32]*sys.Address
 	// install are descriptors that Adopt puts into the table.
 	install *[maxInstall]int32
+	adopted entrySet // put there by Adopt, and not yet added
 	lending
 
 	// Events that wait for the next dispatch.

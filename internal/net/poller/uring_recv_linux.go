@@ -49,6 +49,10 @@ func (p *Uring) Add(k Key, fd int) error {
 	}
 	s := p.request()
 	s.PrepRecvOnce(idx, p.buffers) // what comes first shows which kind of connection it is
+	if p.adopted.has(idx) {
+		p.adopted.drop(idx)
+		s.ExpectNothing()
+	}
 	s.UserData = p.conns.userData(opRecv, idx)
 	return nil
 }

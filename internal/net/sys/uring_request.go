@@ -74,6 +74,7 @@ const (
 	sqeBufferSelect = 1 << 5
 	sqeSkipSuccess  = 1 << 6
 
+	recvPollFirst = 1 << 0
 	recvMultishot = 1 << 1
 	pollMultishot = 1 << 0
 	fileIndexAny  = 1<<32 - 1
@@ -163,6 +164,9 @@ func (s *SQE) PrepRecvOnce(file uint32, b *Buffers) {
 	s.Opcode, s.Flags, s.FD = OpRecv, sqeFixedFile|sqeBufferSelect, int32(file)
 	s.BufGroup = b.group
 }
+
+// ExpectNothing has a receive look whether there is something before it tries: for less, when there mostly is not (Linux 5.19).
+func (s *SQE) ExpectNothing() { s.IoPrio |= recvPollFirst }
 
 // PrepSend sends as much of b as there is room for, after waiting for some. b
 // must stay as it is until the result comes.

@@ -74,7 +74,7 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 }
 
 func (h *half) state(s *suite) takeover.State {
-	b := takeover.State{}.MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
+	b := make(takeover.State, 0, 160).MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
 	return b.MustBytes(halfSecret, h.secret[:s.secretLen()])
 }
 
