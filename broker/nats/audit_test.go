@@ -150,6 +150,9 @@ func TestDamageInALogOfSeveralChannelsIsAGap(t *testing.T) {
 // One of three copies is damaged in a log of several channels. Whichever copy answers, a replay has
 // every message: the other copies have them.
 func TestDamagedCopyOfSeveralChannelsIsFilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

@@ -71,6 +71,9 @@ func TestAccountWithoutMarksStarts(t *testing.T) {
 
 // An account without room for one more stream keeps marks as soon as it has it.
 func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	s := serverIn(t)
 	limits := server.JetStreamAccountLimits{MaxMemory: -1, MaxStore: -1, MaxStreams: 1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1}
@@ -99,6 +102,9 @@ func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
 
 // The marks have the replicas of the best of the logs, whichever came first.
 func TestMarksHaveTheReplicasOfTheLogs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	cs := cluster(t)
 	spawnAll(t, cs)

@@ -87,6 +87,9 @@ func TestHoleOnABusyChannelIsAGap(t *testing.T) {
 // With several replicas the message is read from another one, whichever of them answers and
 // however much is published meanwhile.
 func TestHoleOfAReplicaIsFilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

@@ -148,6 +148,9 @@ func TestLostMessageOfTheWholeIsFetchedBeforeTheNext(t *testing.T) {
 }
 
 func TestLostLastMessageOfTheWholeIsFoundByTheCheck(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	c := external(t)
 	c.spawn(t)
@@ -217,6 +220,9 @@ func TestKilledServerLosesNothingOfTheWhole(t *testing.T) {
 }
 
 func TestKilledLeaderLosesNothingOfTheWhole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

@@ -86,6 +86,9 @@ func pushedBench(t *testing.T, gateway string, more ...string) (stdout, stderr s
 
 // A gateway has a snapshot every second while the run continues, and the result after it.
 func TestBenchKeepsAPushGatewayInformed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	for _, args := range [][]string{{"--rate", "200"}, {"--closed", "--conns", "1"}} {
 		g := newFakeGateway(t, func(int, http.ResponseWriter, *http.Request) bool { return true })
 		_, stderr, _ := pushedBench(t, g.URL, args...)

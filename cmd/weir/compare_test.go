@@ -52,6 +52,9 @@ func gate(t *testing.T, quantity string, old, new side, tolerances ...string) (g
 }
 
 func TestTheGateHasAVerdictForEachQuantity(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	f := func(name, quantity string, old, new side, want gateVerdict, why string, status int, tolerances ...string) {
 		t.Helper()
 		v, reason, got := gate(t, quantity, old, new, tolerances...)

@@ -21,6 +21,9 @@ import (
 // A client that says its longest back-off is sent something sooner than others, of whom no one would be within
 // this test: over both versions of HTTP, both engines, and in every protocol.
 func TestHeartbeatsAdaptToTheClientsBackoff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel() // it mostly waits
 	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

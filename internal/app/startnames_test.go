@@ -84,6 +84,9 @@ func lateNames(t *testing.T) (addr string) {
 // A process that starts serves when the host names of its backends are known: the first request is answered by one. A name that
 // does not resolve is logged, and holds the start up for a bounded time.
 func TestAStartWaitsForTheNamesOfBackends(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel() // it mostly waits
 	server := lateNames(t)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") }))

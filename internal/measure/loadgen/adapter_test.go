@@ -81,6 +81,9 @@ func TestWeirAdapterAgainstTheGateway(t *testing.T) {
 }
 
 func TestWeirStreamsResumeAfterACut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	for _, transport := range []string{"sse", "ws"} {
 		a := gateway(t)
 		relay := newRelay(t, strings.TrimPrefix(a.URL(), "http://"))

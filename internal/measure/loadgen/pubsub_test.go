@@ -59,6 +59,9 @@ func TestPublishersOverWebSocket(t *testing.T) {
 }
 
 func TestPlantedFaultsAreCountedExactly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	one := func(b []byte) [][]byte { return [][]byte{b} }
 	f := func(name string, mangle func(m *member, n int, data []byte) [][]byte, want loadgen.Delivery) {
 		t.Helper()

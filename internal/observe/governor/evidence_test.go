@@ -427,6 +427,9 @@ func TestACanceledCaptureLeavesNothing(t *testing.T) {
 
 // From the state to the bundle: an inflection writes one, and the timeline names it.
 func TestAnInflectionLeavesEvidence(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	sc := &script{}
 	src := sc.sources()
 	src.Broker = func() BrokerSample { return BrokerSample{Waiting: 3, Oldest: time.Minute} }

@@ -97,6 +97,9 @@ func TestEachPlantedFaultIsNamed(t *testing.T) {
 }
 
 func TestConnectionsThatEndAreCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	r := observeUntil(t, Options{PID: planted(t, "short connections")}, func(r *Report) bool {
 		needs(t, r, "tcp")
@@ -115,6 +118,9 @@ func TestConnectionsThatEndAreCounted(t *testing.T) {
 
 // The client of a full queue sends its request to connect again.
 func TestSegmentsSentAgainAreCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	t.Parallel()
 	r := observeUntil(t, Options{PID: planted(t, "accept-queue"), Duration: 1500 * time.Millisecond, Slices: 15}, func(r *Report) bool {
 		needs(t, r, "tcp")
