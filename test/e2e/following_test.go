@@ -105,12 +105,7 @@ func (f *frameReader) until(done func() bool) error {
 // and ends as in any drain: with a GOAWAY, a delay to reconnect after, and a close code.
 func TestWhatIsRefusedAfterAnUpgradeIsDrained(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []string{"epoll", "io_uring"} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			refusedLater(t, engine)
-		})
-	}
+	onEngines(t, refusedLater)
 }
 
 func refusedLater(t *testing.T, engine string) {

@@ -92,12 +92,7 @@ func newNationalBackend(t *testing.T) *tunnelBackend {
 // there as others are.
 func TestNationalTunnelsMoveInAnUpgrade(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []string{"epoll", "io_uring"} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			nationalUpgrades(t, engine)
-		})
-	}
+	onEngines(t, nationalUpgrades)
 }
 
 func nationalUpgrades(t *testing.T, engine string) {

@@ -459,12 +459,7 @@ func TestAFailedUpgradeKeepsTunnels(t *testing.T) {
 // A tunnel of which one direction has ended moves, too: the other one continues, and the end reaches the side that it is for.
 func TestATunnelWithAnEndedDirectionMovesInAnUpgrade(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []string{"epoll", "io_uring"} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			halfTunnels(t, engine)
-		})
-	}
+	onEngines(t, halfTunnels)
 }
 
 func halfTunnels(t *testing.T, engine string) {

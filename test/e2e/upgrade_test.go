@@ -248,3 +248,13 @@ func failedUpgrades(t *testing.T, o judge.Options, engine string) {
 	f.Land()
 	f.Judge(acked)
 }
+
+// onEngines runs f with each engine of the loops, side by side.
+func onEngines(t *testing.T, f func(t *testing.T, engine string)) {
+	for _, engine := range []string{"epoll", "io_uring"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			f(t, engine)
+		})
+	}
+}

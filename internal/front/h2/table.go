@@ -103,6 +103,6 @@ func appendInt(b []byte, first byte, prefix int, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// appendString appends s as it is (§5.2): with Huffman's code it would be a quarter shorter, and take longer to write and to read
-// while clients wait.
+// appendString appends s as it is (§5.2): with Huffman's code it would be shorter, and take longer to write and to read while
+// clients wait.
 func appendString(b []byte, s string) []byte { return append(appendInt(b, 0, 7, uint64(len(s))), s...) }
