@@ -362,6 +362,7 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	defer stopSources()
 	a.listeners.run(parts, background)
 	a.runHTTP3(parts, background)
+	awaitFirstTurn(background, a) // before the governor looks at how often garbage is collected
 	parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
 	if err := a.watching.run(parts, background); err != nil {
 		return err

@@ -117,7 +117,6 @@ func (s *succession) takeOver(parts *group) (err error) {
 		}
 	}
 	began := time.Now()
-	defer a.upgrade.collect() // before the governor looks at how often garbage is collected
 	refused, err := s.receive()
 	if err != nil {
 		return err
@@ -141,6 +140,19 @@ func (s *succession) takeOver(parts *group) (err error) {
 	a.log.Info("took over", "from_pid", p.Peer.PID, "from_version", p.Peer.Build, "connections", n, "refused", len(refused))
 	parts.run(func() error { s.follow(); return nil })
 	return nil
+}
+
+// awaitFirstTurn returns after a takeover when clients most likely have what they waited for: what comes next in a start,
+// and collecting garbage, needs the processors, too.
+func awaitFirstTurn(ctx context.Context, a *App) {
+	if a.opt.Takeover == nil {
+		return
+	}
+	select {
+	case <-time.After(arrivalTurn):
+	case <-ctx.Done():
+	}
+	a.upgrade.collect()
 }
 
 // collectAfter is how long after the connections have moved the old process collects garbage again:

@@ -163,6 +163,7 @@ func (s *handlerReader) handler(m *eventloop.Moving) (h2.Open, error) {
 	a := s.app
 	switch m.Kind {
 	case takeover.KindSSE, takeover.KindWebSocket, takeover.KindEvents:
+		m.Quiet = true
 		session, err := a.push.ReadState(m.Kind, m.State, s.streams)
 		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.push.Arrive(c, session) }, err
 	case takeover.KindHTTP1:
@@ -172,6 +173,7 @@ func (s *handlerReader) handler(m *eventloop.Moving) (h2.Open, error) {
 			return nil, errors.New("a connection of HTTP/2, which is switched off here (downstream.http2)")
 		}
 		x, err := a.http2.ReadState(m.State, s.stream)
+		m.Quiet = err == nil && x.Quiet()
 		return func(c *eventloop.Conn) (eventloop.Handler, error) { return a.http2.Arrive(c, x, m.Timer) }, err
 	case takeover.KindProtocol:
 		x, err := a.push.ReadProtocol(m.State, s.sessions)

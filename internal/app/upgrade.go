@@ -31,6 +31,8 @@ const (
 	// firstTurn is how long the new process alone has the processors after its first "serving": it
 	// sends what clients waited for, and what is left to do here can wait.
 	firstTurn = 20 * time.Millisecond
+	// arrivalTurn is how long the new process does nothing else after its "serving".
+	arrivalTurn = 100 * time.Millisecond
 	// followEvery is how often connections that were busy are looked at, followTime how long
 	// subscribers may be.
 	followEvery = 10 * time.Millisecond

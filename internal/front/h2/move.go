@@ -163,6 +163,16 @@ type arrivingStream struct {
 	open   Open
 }
 
+// Quiet reports whether little is expected from the client: it has streams, all of which are quiet.
+func (a *Arriving) Quiet() bool {
+	for _, x := range a.streams {
+		if !x.conn.Quiet {
+			return false
+		}
+	}
+	return len(a.streams) > 0
+}
+
 // Open makes the handler of a connection that arrives, on its loop.
 type Open func(*eventloop.Conn) (eventloop.Handler, error)
 

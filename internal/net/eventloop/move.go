@@ -419,6 +419,9 @@ type Moving struct {
 	Socket int
 	// Timer is how long it was until the handler's timer, in nanoseconds; 0: there was none.
 	Timer int64
+	// Quiet says that little is expected from the peer: what other connections receive and what all are sent goes first.
+	// Import leaves it to what reads the handler's state.
+	Quiet bool
 
 	peer            netip.AddrPort
 	age             int64
@@ -514,7 +517,9 @@ func (l *Loop) Arrive(fd int32, m *Moving, filter Filter, handler func(*Conn) (H
 	c.timer.Owner = c
 	l.shared.open.Add(1)
 	c.key = l.table.add(c)
-	if err := l.poller.Add(c.key, int(fd)); err != nil {
+	if m.Quiet {
+		l.poller.AddLater(c.key, int(fd))
+	} else if err := l.poller.Add(c.key, int(fd)); err != nil {
 		c.Close(err)
 		return err
 	}

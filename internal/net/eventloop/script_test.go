@@ -73,6 +73,7 @@ func (p *scripted) Add(k poller.Key, fd int) error {
 	p.socks[k] = &sock{fd: fd, reading: true, room: -1}
 	return nil
 }
+func (p *scripted) AddLater(k poller.Key, fd int)            { _ = p.Add(k, fd) }
 func (p *scripted) SetReading(k poller.Key, fd int, on bool) { p.connected(k, fd).reading = on }
 
 // connected is sock for what may not be done while it is connecting.

@@ -41,6 +41,7 @@ type server struct {
 	t    *testing.T
 	p    Poller
 	addr netip.AddrPort
+	wait time.Duration // of each Wait; fixed before start
 
 	accepted     func(c *peer)
 	received     func(c *peer, b []byte)
@@ -91,7 +92,7 @@ func newServerOn(t *testing.T, p Poller, addr string) *server {
 	if err := p.Listen(0, fd); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, p: p, addr: bound, done: make(chan struct{})}
+	s := &server{t: t, p: p, addr: bound, wait: time.Second, done: make(chan struct{})}
 	t.Cleanup(s.stop)
 	return s
 }
@@ -100,7 +101,7 @@ func (s *server) start() *server {
 	go func() {
 		defer close(s.done)
 		for !s.stopped {
-			if err := s.p.Wait(time.Second, s); err != nil {
+			if err := s.p.Wait(s.wait, s); err != nil {
 				s.t.Errorf("Wait: %v", err)
 				break
 			}

@@ -21,7 +21,7 @@ func (p *Epoll) Connect(k Key, fd int, to *sys.Address) syscall.Errno {
 }
 
 // connected is called once: it is the loop that continues with Add or Close.
-func (p *Epoll) connected(k Key, fd int, h Handler) {
+func connected(p *Epoll, k Key, fd int, h Handler) {
 	p.standing = k
 	h.Connected(k, sys.SocketError(fd))
 	p.standing = keyWake // none

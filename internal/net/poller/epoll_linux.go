@@ -21,6 +21,7 @@ type Epoll struct {
 	short   bool
 	// standing is the connection that Connected is being called for.
 	standing Key
+	late     lates
 	buf      []byte
 	events   []sys.EpollEvent
 }
@@ -40,7 +41,8 @@ const (
 	// Marks in want, which are none of epoll's bits.
 	markConnecting uint32 = 1 << 25
 	markUnwatched  uint32 = 1 << 26
-	marks                 = markConnecting | markUnwatched
+	markLate       uint32 = 1 << 27 // AddLater was called, and it is not watched yet
+	marks                 = markConnecting | markUnwatched | markLate
 
 	eventsPerWait   = 512
 	acceptsPerEvent = 64
@@ -110,6 +112,26 @@ func (p *Epoll) Add(k Key, fd int) error {
 	return nil
 }
 
+// AddLater implements Poller.
+func (p *Epoll) AddLater(k Key, fd int) {
+	*p.want.of(k) = sys.EpollIn | markLate
+	p.late.add(k, fd)
+}
+
+// watchLate watches connections of AddLater.
+func watchLate(p *Epoll, h Handler) {
+	for _, c := range p.late.next() {
+		if fd, ok := h.FD(c.key); !ok || fd != c.fd || p.want[c.key.Slot()]&markLate == 0 {
+			continue
+		}
+		want := &p.want[c.key.Slot()]
+		*want &^= marks
+		if err := sys.EpollAdd(p.ep, c.fd, *want, uint64(c.key)); err != nil {
+			h.Received(c.key, nil, sys.ErrnoOf(err))
+		}
+	}
+}
+
 // interests holds per slot what the connection is watched for, and marks.
 type interests []uint32
 
@@ -132,6 +154,8 @@ func (p *Epoll) watch(k Key, fd int, bits uint32, on bool) {
 	}
 	switch {
 	case next == want:
+	case want&markLate != 0:
+		p.want[k.Slot()] = next
 	case want&markUnwatched != 0 && on:
 		p.want[k.Slot()] = next &^ marks
 		_ = sys.EpollAdd(p.ep, fd, next&^marks, uint64(k))
@@ -185,9 +209,10 @@ func (p *Epoll) Release() {
 func (p *Epoll) Wait(timeout time.Duration, h Handler) error {
 	n, err := sys.EpollPoll(p.ep, p.events)
 	if err == 0 && n == 0 && timeout != 0 {
-		n, err = sys.EpollWait(p.ep, p.events, milliseconds(timeout))
+		n, err = sys.EpollWait(p.ep, p.events, milliseconds(p.late.patience(timeout)))
 	}
 	h.TickStarted()
+	watchLate(p, h)
 	if err != 0 && err != sys.EINTR {
 		return fmt.Errorf("epoll_wait: %w", err)
 	}
@@ -223,7 +248,7 @@ func (p *Epoll) dispatch(ev *sys.EpollEvent, h Handler) {
 func (p *Epoll) happened(k Key, fd int, events uint32, h Handler) {
 	want := p.want[k.Slot()]
 	if want&markConnecting != 0 {
-		p.connected(k, fd, h)
+		connected(p, k, fd, h)
 		return
 	}
 	if events&sys.EpollOut != 0 {

@@ -88,6 +88,10 @@ type Poller interface {
 	Connect(k Key, fd int, to *sys.Address) syscall.Errno
 	// Add starts to receive from a connection.
 	Add(k Key, fd int) error
+	// AddLater is Add for one of many that arrive at once. What is to be sent to them can be sent first: each Wait starts
+	// to receive from a bounded number of them, and waits a millisecond at most as long as some are left. If that
+	// fails, Received reports it.
+	AddLater(k Key, fd int)
 	// SetReading pauses and resumes receiving.
 	SetReading(k Key, fd int, on bool)
 	// Send takes as much of b as it can and returns how much; when that is less

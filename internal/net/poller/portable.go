@@ -51,6 +51,9 @@ func (p *portable) Wake() {
 	}
 }
 
+// AddLater implements Poller: there is nothing to receive from.
+func (*portable) AddLater(Key, int) {}
+
 // Name implements Poller.
 func (*portable) Name() string { return "portable" }
 

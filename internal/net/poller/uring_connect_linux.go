@@ -46,15 +46,11 @@ func adopt(p *Uring, fds []int32) (int, error) {
 	default:
 		n = int(done)
 	}
-	if p.adopted == nil {
-		p.adopted = make(entrySet, p.files/64+1)
-	}
 	for i, idx := range p.install[:n] {
 		sys.Close(int(fds[i]))
 		fds[i] = directBase + idx
 		p.used++
 		p.conns.enter(uint32(idx))
-		p.adopted.add(uint32(idx))
 	}
 	if n < len(fds) {
 		return n, sys.ENFILE

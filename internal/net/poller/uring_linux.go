@@ -47,7 +47,7 @@ type Uring struct {
 	dials map[uint32]*sys.Address
 	// install are descriptors that Adopt puts into the table.
 	install *[maxInstall]int32
-	adopted entrySet // put there by Adopt, and not yet added
+	late    lates
 	lending
 
 	// Events that wait for the next dispatch.
@@ -384,7 +384,9 @@ func (p *Uring) Wait(timeout time.Duration, h Handler) error {
 	}
 	p.paused, p.stopped = false, nil
 	resendAll(p)
+	addLate(p)
 	p.expireOrphans()
+	timeout = p.late.patience(timeout)
 	if p.ring.Pending() > 0 || p.ring.Work() || timeout == 0 {
 		p.publish()
 		p.batch++

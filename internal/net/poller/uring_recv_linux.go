@@ -43,18 +43,40 @@ func (p *Uring) Add(k Key, fd int) error {
 	idx := index(fd)
 	c := &p.conns[idx]
 	c.key = k
-	c.state |= connAdded | connReading | connRecv
+	c.state |= connAdded | connReading
 	if c.state&connHangup != 0 {
 		p.cancel(opHangup, idx)
 	}
-	s := p.request()
-	s.PrepRecvOnce(idx, p.buffers) // what comes first shows which kind of connection it is
-	if p.adopted.has(idx) {
-		p.adopted.drop(idx)
-		s.ExpectNothing()
-	}
-	s.UserData = p.conns.userData(opRecv, idx)
+	firstRecv(p, idx)
 	return nil
+}
+
+// firstRecv requests the first receive of a connection: what comes then shows which kind it is.
+func firstRecv(p *Uring, idx uint32) *sys.SQE {
+	p.conns[idx].state |= connRecv
+	s := p.request()
+	s.PrepRecvOnce(idx, p.buffers)
+	s.UserData = p.conns.userData(opRecv, idx)
+	return s
+}
+
+// AddLater implements Poller.
+func (p *Uring) AddLater(k Key, fd int) {
+	c := &p.conns[index(fd)]
+	c.key = k
+	c.state |= connAdded | connReading
+	p.late.add(k, fd)
+}
+
+// addLate requests receives for connections of AddLater. One that SetReading was called for has what it needs.
+func addLate(p *Uring) {
+	const flight = connRecv | connHangup | connBroken | connHeld
+	for _, l := range p.late.next() {
+		idx := index(l.fd)
+		if c := &p.conns[idx]; c.key == l.key && c.state&(connOpen|connReading|flight) == connOpen|connReading {
+			firstRecv(p, idx).ExpectNothing()
+		}
+	}
 }
 
 func (p *Uring) armRecv(idx uint32) {
