@@ -349,7 +349,7 @@ func governed(limit int64, soft, hard float64) func(*config.Config) {
 func TestWithLittleMemoryNewSubscriptionsAreRejected(t *testing.T) {
 	g := start(t, governed(1<<40, 1e-9, 0.99))
 	trial.Eventually(t, "new ones are rejected", func() bool {
-		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), "1013")
+		return g.push.Stats().Overloaded > 0 || strings.Contains(g.sse(t, "channel=a", "").block(), `"code":1013`)
 	})
 	if code := g.ws(t, "channel=a", "").CloseCode(); code != 1013 {
 		t.Errorf("over WebSocket: %d", code)
@@ -464,7 +464,7 @@ func TestPublishersAndSubscribersAreHeldToTheirRates(t *testing.T) {
 		if res := w.Response(); res.StatusCode != http.StatusOK {
 			t.Errorf("subscription %d: %d", i, res.StatusCode)
 		}
-		if away := strings.Contains(w.Block(), "1013"); away != (i == 2) {
+		if away := strings.Contains(w.Block(), `"code":1013`); away != (i == 2) {
 			t.Errorf("subscription %d is rejected: %v", i, away)
 		}
 	}

@@ -102,7 +102,7 @@ func streamUntilEnd(ctx context.Context, addr string, served func()) bool {
 	counted := false
 	for in := bufio.NewScanner(c); in.Scan(); {
 		switch {
-		case strings.Contains(in.Text(), "1013"):
+		case strings.Contains(in.Text(), `"code":1013`):
 			return false
 		case !counted && (strings.HasPrefix(in.Text(), "id:") || strings.HasPrefix(in.Text(), ":") || strings.HasPrefix(in.Text(), "data:")):
 			counted = true

@@ -267,7 +267,7 @@ func TestDrainEndsStreams(t *testing.T) {
 	r, _, end := w.sse("channel=a", "")
 	defer end()
 	w.srv.Drain(wire.DrainPlan{})
-	if got := w.block(r); !strings.Contains(got, "event: end\n") || !strings.Contains(got, "1012") {
+	if got := w.block(r); !strings.Contains(got, "event: end\n") || !strings.Contains(got, `"code":1012`) {
 		t.Errorf("got %q", got)
 	}
 	_, late, end2 := w.sse("channel=a", "")
