@@ -107,7 +107,10 @@ func (o *outbox) ready(p *pending) bool {
 	if !s.bridged() {
 		return true
 	}
-	if !o.b.connected.Load() || !s.verified() {
+	// What the next site stores while the node follows the log to it would be answered as of the epoch before. So the
+	// site is read first: it is that of before, or its epoch is adopted once the log is verified.
+	p.lead = s.lead.Load()
+	if !o.b.connected.Load() || s.crossing.Load() || !s.verified() {
 		return false
 	}
 	now := time.Now()

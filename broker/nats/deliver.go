@@ -168,10 +168,10 @@ func (s *delivery) nudge() {
 	}
 }
 
-// subject returns where a message of channel is published.
-func (s *logOptions) subject(channel string) string {
+// subject returns where a message of channel is published while l leads the log.
+func (s *logOptions) subject(l *lead, channel string) string {
 	if s.durable() {
-		return s.into() + token(s.opts.Load().Name, channel)
+		return s.intoLed(l) + token(s.opts.Load().Name, channel)
 	}
 	return s.live(noEpoch, token(s.opts.Load().Name, channel))
 }

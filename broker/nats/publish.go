@@ -62,6 +62,7 @@ type pending struct {
 	done       func(hub.Position, error)
 	deadline   time.Time
 	answered   bool
+	lead       *lead     // of the site that it is sent to; nil without two sites
 	queued     bool      // in queue
 	named      bool      // its idempotency key was given to it here
 	sent       int       // how often it was sent and may have been stored
@@ -353,7 +354,7 @@ func (o *outbox) sendOne(p *pending) {
 // messageOf returns p as it is sent. condition is that of PublishAfter, or the one that only lets the stream recognize p; nil for
 // none.
 func messageOf(o *outbox, p *pending, condition *uint64) *natsgo.Msg {
-	m := &natsgo.Msg{Subject: p.s.subject(p.p.Channel), Data: p.p.Data}
+	m := &natsgo.Msg{Subject: p.s.subject(p.lead, p.p.Channel), Data: p.p.Data}
 	if p.p.Key != "" {
 		m.Header = natsgo.Header{headerKey: {quote(p.p.Key)}}
 	}

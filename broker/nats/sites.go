@@ -192,8 +192,10 @@ func apiOf(site string) string { return "$JS." + site + ".API." }
 func (s *logPlace) direct() string { return s.api() + "DIRECT.GET." + s.name() }
 
 // into begins the subjects on which the stream takes publishes; it ends with a dot.
-func (s *logPlace) into() string {
-	l := s.lead.Load()
+func (s *logPlace) into() string { return s.intoLed(s.lead.Load()) }
+
+// intoLed is into where l leads the log; nil without two sites.
+func (s *logPlace) intoLed(l *lead) string {
 	if l == nil {
 		return s.log
 	}

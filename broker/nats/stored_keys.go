@@ -100,7 +100,7 @@ func recognize(s *stream, p *pending) (seq uint64, known bool) {
 	case time.Now().After(k.until):
 		s.keys.CompareAndSwap(k, nil)
 		return 0, true
-	case s.crossing.Load():
+	case s.crossing.Load(), !s.verified(): // its place is said as of the epoch, which may be that of before
 		return 0, false
 	}
 	k.mu.Lock()
