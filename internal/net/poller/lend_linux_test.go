@@ -163,6 +163,31 @@ func TestAnEndNeedsNoOtherProcess(t *testing.T) {
 	}
 }
 
+// So does one that is closed when the poller ends.
+func TestAnEndWithThePollerNeedsNoOtherProcess(t *testing.T) {
+	for _, last := range []string{"", "last"} {
+		each(t, func(t *testing.T, s *server) {
+			s.start()
+			c, at := s.pair()
+			lent(t, s, at)
+			s.do(func() {
+				if len(last) > 0 {
+					at.send([]byte(last))
+				}
+				s.p.ShutdownShared(at.k, at.fd)
+				at.close()
+				s.stopped = true
+			})
+			if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(c); err != nil || string(b) != last {
+				t.Errorf("%q, %v; want %q and the end", b, err, last)
+			}
+		})
+	}
+}
+
 // A send that waits for its client is lent with its connection: nothing of it goes out here from then on. A connection
 // that stays sends it after all, before anything else.
 func TestSendsAreLentWithTheirConnections(t *testing.T) {

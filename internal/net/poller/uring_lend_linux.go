@@ -195,3 +195,24 @@ func (l *lending) ShutdownShared(_ Key, fd int) {
 	}
 	l.ended.add(index(fd))
 }
+
+// shutdownEnded shuts down what waits for that when the ring ends: another process has the socket, so that the ring's end is none
+// for the peer. A request of the ring would be cancelled with it.
+func shutdownEnded(p *Uring) {
+	var loans []Loan
+	for i := range p.conns {
+		if c := &p.conns[i]; c.state&(connTaken|connOpen) == connTaken && (c.state&connShutting != 0 || p.ended.has(uint32(i))) {
+			loans = append(loans, Loan{Key: c.key, FD: i + directBase, Part: SocketOnly})
+		}
+	}
+	if len(loans) == 0 {
+		return
+	}
+	p.Lend(loans)
+	for i := range loans {
+		if loans[i].File >= 0 {
+			sys.Shutdown(loans[i].File)
+		}
+	}
+	p.EndLend(loans)
+}

@@ -499,6 +499,7 @@ func (p *Uring) Release() {
 	}
 	if p.locked {
 		p.submit()
+		shutdownEnded(p)
 		p.ring.CancelAll()
 		p.ring.UnregisterFiles()
 	}
