@@ -27,6 +27,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if fails := failures[os.Getenv(successor)]; fails != nil {
+		fmt.Fprintln(os.Stderr, "the failing process:", succeed(fails))
+		os.Exit(1)
+	}
 	// net/http lets go of a connection half a second after it refused a body.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

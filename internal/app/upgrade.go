@@ -40,7 +40,7 @@ const (
 	// tunnelTime is followTime for tunnels, half of shutdown.drain at most: those with much to relay move only when nothing
 	// of it is being sent.
 	tunnelTime = 5 * time.Second
-	// answerTime bounds how long a loop waits for the answer about connections that follow.
+	// answerTime bounds how long a loop waits for the new process to read of connections that follow and to answer.
 	answerTime = 2 * time.Second
 )
 
@@ -371,6 +371,7 @@ func (a *App) follow(hard context.Context) {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	for {
+		busy := (&departure{App: a}).streams() > 0 || a.front.Waiting() > 0 // or what has just become idle would not be moved
 		moved := a.moveMore()
 		if !draining && time.Since(began) >= followTime {
 			draining = true
@@ -381,7 +382,7 @@ func (a *App) follow(hard context.Context) {
 			tunnels = true
 			a.wing.proxy.Drain(plan.Over)
 		}
-		if busy := (&departure{App: a}).streams() > 0 || a.front.Waiting() > 0; moved == 0 && !busy || time.Now().After(end) {
+		if moved == 0 && !busy || time.Now().After(end) {
 			break
 		}
 		select {
@@ -428,29 +429,35 @@ func (a *App) moveMore() (sent int) {
 // moveFrom is moveMore for l. Nothing is read, sealed or written before the new process has answered, as l does not turn.
 // Loop only.
 func (a *App) moveFrom(l *eventloop.Loop) (sent int) {
-	c := a.upgrade.child
+	c, end := a.upgrade.child, time.Now().Add(answerTime)
+	c.SetDeadline(end) // or one that reads nothing would block the loop
+	defer c.SetDeadline(time.Time{})
 	out, err := l.Export(false, c.SendConns)
 	sent = out.Len()
 	answers := c.Peer.Version >= takeover.VersionFollowReady
 	if err == nil && answers && sent > 0 {
 		var refused map[int]bool
-		if refused, err = c.SettleFollowing(answerTime); len(refused) > 0 {
+		if refused, err = c.SettleFollowing(); len(refused) > 0 {
 			out.Keep(refused)
 		}
 	}
 	if err != nil {
 		a.log.Warn("connections are drained that would have followed", "connections", sent, "err", err)
-		if answers { // the new process has touched none of them, and closes its descriptors
-			a.upgrade.stuck = true
-			c.Close()
-			out.Keep(nil)
+		a.upgrade.stuck = true
+		c.Close()
+		if answers { // the new process touches none of them
+			out.KeepShared()
 			return 0
 		}
 	}
 	out.Wipe()
 	if answers && sent > 0 {
-		if err := c.Send(takeover.Commit, nil); err != nil {
-			a.log.Warn("the new process has ended", "connections", out.Len(), "err", err)
+		if err := c.CommitFollowing(end, sys.Unsent); err != nil {
+			a.log.Warn("connections that would have followed are closed", "connections", out.Len(), "err", err)
+			a.upgrade.stuck = true
+			c.Close()
+			out.Close(err)
+			return 0
 		}
 	}
 	a.upgrade.counts.Moved.Add(uint64(out.Len()))

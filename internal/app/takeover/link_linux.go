@@ -126,6 +126,15 @@ func (l *Link) Alive() error {
 	return peeked
 }
 
+// Unread returns how much of what was sent the other process has not read, as of, which is called with the socket, has it.
+func (l *Link) Unread(of func(fd int) int) (n int, err error) {
+	raw, err := l.conn.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { n = of(int(fd)) })
+	}
+	return n, err
+}
+
 // Send sends a frame. files stay the caller's.
 func (l *Link) Send(t Type, body []byte, files ...int) error {
 	if len(body) > MaxBody || len(files) > MaxFiles {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
 func pair(t *testing.T) (a, b *Link) {
@@ -210,14 +212,38 @@ func TestABatchThatFollowsIsAnswered(t *testing.T) {
 		}
 		answered <- p.SendReady([]int{1})
 	}()
-	refused, err := c.SettleFollowing(time.Minute)
+	c.SetDeadline(time.Now().Add(time.Minute))
+	refused, err := c.SettleFollowing()
 	if err := errors.Join(err, <-answered); err != nil || len(refused) != 1 || !refused[1] {
 		t.Errorf("refused %v, %v; want the second", refused, err)
 	}
-	if err := errors.Join(c.Send(Commit, nil), p.AwaitCommit()); err != nil {
+	read := make(chan error, 1)
+	go func() { read <- p.AwaitCommit() }()
+	if err := errors.Join(c.CommitFollowing(time.Now().Add(time.Minute), sys.Unsent), <-read); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.SettleFollowing(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+	c.SetDeadline(time.Now().Add(time.Millisecond))
+	if _, err := c.SettleFollowing(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("without an answer: %v", err)
+	}
+}
+
+// A commit that the other process does not read, or did not before it ended, has made nothing that process's.
+func TestACommitThatIsNotReadIsKnown(t *testing.T) {
+	a, b := pair(t)
+	c := &Child{Link: a}
+	if err := c.CommitFollowing(time.Now(), sys.Unsent); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one that is not read: %v", err)
+	}
+	unread := func(fd int) int {
+		n := sys.Unsent(fd)
+		b.Close()
+		return n
+	}
+	if err := c.CommitFollowing(time.Now().Add(time.Minute), unread); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the other end was closed meanwhile: %v", err)
+	}
+	if err := c.CommitFollowing(time.Now().Add(time.Minute), sys.Unsent); err == nil {
+		t.Error("the other end was closed before")
 	}
 }

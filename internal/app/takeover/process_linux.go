@@ -287,14 +287,32 @@ func (c *Child) AwaitPrepared(within time.Duration) (outside bool, url string, e
 }
 
 // SettleFollowing ends a batch of connections that follow after the commit, and returns the numbers of those that the new
-// process cannot take. It touches none of them before Commit.
-func (c *Child) SettleFollowing(within time.Duration) (refused map[int]bool, err error) {
-	c.SetDeadline(time.Now().Add(within))
-	defer c.SetDeadline(time.Time{})
+// process cannot take. It touches none of them before CommitFollowing.
+func (c *Child) SettleFollowing() (refused map[int]bool, err error) {
 	if err := c.Send(Frozen, nil); err != nil {
 		return nil, err
 	}
 	return c.AwaitReady()
+}
+
+// CommitFollowing makes the batch the new process's, and returns when that has read so, which nothing answers. After an error
+// it has not, or has ended. unread returns how many bytes that were sent to a Unix socket are not read.
+func (c *Child) CommitFollowing(end time.Time, unread func(fd int) int) error {
+	if err := c.Send(Commit, nil); err != nil {
+		return err
+	}
+	for wait := 10 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+		n, err := c.Unread(unread)
+		switch {
+		case err != nil:
+			return err
+		case n == 0:
+			return c.Alive() // what is not read is gone with the other end
+		case time.Now().After(end):
+			return fmt.Errorf("takeover: the %v is not read: %w", Commit, os.ErrDeadlineExceeded)
+		}
+		time.Sleep(wait)
+	}
 }
 
 // AwaitReady waits until the new process has understood all connections, and returns the

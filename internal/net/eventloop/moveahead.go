@@ -73,6 +73,36 @@ func (l *Loop) SendSockets(from int, send func(loop int, fds []int) (first int, 
 // ForgetSockets says that no other process has a socket that SendSockets sent and that has not left. Loop only.
 func (l *Loop) ForgetSockets() { l.sent = nil }
 
+// KeepShared is Keep for all of them when the other process may have their sockets for as long as it runs: each ends for
+// its peer when it is closed here. Loop only.
+func (e *Exported) KeepShared() {
+	e.share()
+	e.Keep(nil)
+}
+
+// Close ends all of them, after Wipe as well: the other process continues with none, and may have their sockets for as long as
+// it runs. Loop only.
+func (e *Exported) Close(err error) {
+	e.share()
+	for _, c := range e.conns {
+		c.Close(err)
+	}
+	for _, x := range e.companions {
+		x.conn.Close(err)
+	}
+	e.conns, e.companions = nil, nil
+}
+
+// share notes that another process has the sockets.
+func (e *Exported) share() {
+	for _, c := range e.conns {
+		c.loop.sent.put(c.key, 0)
+	}
+	for _, x := range e.companions {
+		x.conn.loop.sent.put(x.conn.key, 0)
+	}
+}
+
 // Discard closes a socket that Receive returned and that becomes no connection. Loop only.
 func (l *Loop) Discard(fd int32) {
 	if !l.ended {
