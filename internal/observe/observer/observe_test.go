@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"runtime/trace"
 	"slices"
@@ -332,5 +333,33 @@ func FuzzParseHexAddr(f *testing.F) {
 	}
 	if a, ok := parseHexAddr("0000000000000000FFFF00000100007F:0050"); !ok || a.String() != "127.0.0.1:80" {
 		f.Errorf("%v", a)
+	}
+}
+
+func TestSocketsAreReadFromTheTable(t *testing.T) {
+	f := func(line string, want socket, inode string) {
+		t.Helper()
+		s, i, ok := parseSocket([]byte(line))
+		if s != want || i != inode || ok != (inode != "") {
+			t.Errorf("%q: %+v %q %v, want %+v %q", line, s, i, ok, want, inode)
+		}
+	}
+	any4 := netip.MustParseAddrPort("0.0.0.0:0")
+	local := netip.MustParseAddrPort("127.0.0.1:8000")
+	peer := netip.MustParseAddrPort("10.0.0.1:80")
+	f("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode", socket{}, "")
+	f("   0: 0100007F:1F40 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0", socket{local: local, peer: any4, listening: true, queue: 3}, "4711")
+	f("12345: 0100007F:1F40 0100000A:0050 01 0000000A:00000000 01:00000014 00000000  1000        0 4712 2 0000000000000000 20 4 30 10 -1", socket{local: local, peer: peer}, "4712")
+	f("   1: 0000000000000000FFFF00000100007F:1F40 0000000000000000FFFF00000100000A:0050 08 00000000:00000000 00:00000000 00000000  1000        0 4713 1", socket{local: local, peer: peer}, "4713")
+	f("   2: 0100007F:1F40 0100000A:0050 06 00000000:00000000 03:0000173E 00000000     0        0 0 3 0000000000000000", socket{}, "")
+	f("   3: 0100007F:1F40 0100000A:0050 01 0000000A", socket{}, "")
+	f("", socket{}, "")
+}
+
+// Most lines of a busy machine are connections in TIME_WAIT.
+func TestEndedConnectionsCostNoMemory(t *testing.T) {
+	line := []byte("   2: 0100007F:1F40 0100000A:0050 06 00000000:00000000 03:0000173E 00000000     0        0 0 3 0000000000000000")
+	if n := testing.AllocsPerRun(100, func() { parseSocket(line) }); n != 0 {
+		t.Errorf("%g allocations", n)
 	}
 }

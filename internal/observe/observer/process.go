@@ -1,8 +1,11 @@
 package observer
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -106,9 +109,52 @@ type socket struct {
 	queue       int // of a listener: connections to accept
 }
 
-// liveStates are those in which a socket has work to do: ESTABLISHED, SYN-SENT, CLOSE-WAIT
+// live reports whether a socket in state has work to do: ESTABLISHED, SYN-SENT, CLOSE-WAIT
 // and LISTEN.
-var liveStates = []string{"01", "02", "08", "0A"}
+func live(state []byte) bool {
+	switch string(state) {
+	case "01", "02", "08", "0A":
+		return true
+	}
+	return false
+}
+
+// parseSocket reads a line of proc_pid_net(5)'s tcp, with the inode. Most lines of a busy machine
+// are connections in TIME_WAIT: it looks at nothing but their state.
+func parseSocket(line []byte) (s socket, inode string, ok bool) {
+	_, line, _ = bytes.Cut(line, []byte(": "))
+	local, line, _ := bytes.Cut(line, []byte(" "))
+	peer, line, _ := bytes.Cut(line, []byte(" "))
+	state, line, _ := bytes.Cut(line, []byte(" "))
+	if !live(state) {
+		return socket{}, "", false
+	}
+	f := strings.Fields(string(line)) // queues, timer, retransmissions, user, timeout, inode
+	if len(f) < 6 {
+		return socket{}, "", false
+	}
+	var ok1, ok2 bool
+	s.local, ok1 = parseHexAddr(string(local))
+	s.peer, ok2 = parseHexAddr(string(peer))
+	s.listening = string(state) == "0A"
+	_, rx, _ := strings.Cut(f[0], ":")
+	n, _ := strconv.ParseInt(rx, 16, 64)
+	s.queue = int(n)
+	return s, f[5], ok1 && ok2
+}
+
+// lines are those of a file that may be large, each valid until the next.
+func (p *process) lines(name string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		f, err := os.Open(filepath.Join(p.dir, name))
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		for s := bufio.NewScanner(f); s.Scan() && yield(s.Bytes()); {
+		}
+	}
+}
 
 // sockets are the process's: those of its descriptors, and those that were accepted by
 // its listeners, which io_uring keeps without a descriptor.
@@ -116,20 +162,11 @@ func (p *process) sockets(mine map[string]bool) []socket {
 	var all []socket
 	var inodes []string
 	for _, file := range []string{"net/tcp", "net/tcp6"} {
-		for line := range strings.Lines(p.file(file)) {
-			f := strings.Fields(line)
-			if len(f) < 10 {
-				continue
+		for line := range p.lines(file) {
+			if s, inode, ok := parseSocket(line); ok {
+				all = append(all, s)
+				inodes = append(inodes, inode)
 			}
-			local, ok1 := parseHexAddr(f[1])
-			peer, ok2 := parseHexAddr(f[2])
-			if !ok1 || !ok2 || !slices.Contains(liveStates, f[3]) {
-				continue
-			}
-			_, rx, _ := strings.Cut(f[4], ":")
-			n, _ := strconv.ParseInt(rx, 16, 64)
-			all = append(all, socket{local: local, peer: peer, listening: f[3] == "0A", queue: int(n)})
-			inodes = append(inodes, f[9])
 		}
 	}
 	ports := map[uint16]bool{}
