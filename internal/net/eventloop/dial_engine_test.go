@@ -68,6 +68,7 @@ func TestEnginesDialThousandsAtOnceFromManyAddresses(t *testing.T) {
 }
 
 func TestEnginesReportWhyADialFails(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, Config{Loops: 1}, echoing, func(t *testing.T, r *real) {
 		f := func(to Endpoint, opt DialOptions, want error) {
 			t.Helper()

@@ -173,6 +173,7 @@ func TestEnginesKeepTheOrderOfAStalledConnection(t *testing.T) {
 }
 
 func TestEnginesCloseClientsThatReadNothing(t *testing.T) {
+	t.Parallel()
 	why := make(chan error, 1)
 	accept := func(*Conn) Handler {
 		return &funcs{
@@ -192,6 +193,7 @@ func TestEnginesCloseClientsThatReadNothing(t *testing.T) {
 }
 
 func TestEnginesKeepSlowReaders(t *testing.T) {
+	t.Parallel()
 	const total = 16 << 20
 	accept := func(*Conn) Handler {
 		return &funcs{data: func(c *Conn, b []byte) int {
@@ -240,6 +242,7 @@ func TestEnginesAbortWithAReset(t *testing.T) {
 }
 
 func TestEnginesRefuseBeyondMaxConns(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, Config{Loops: 2, MaxConns: 10}, echoing, func(t *testing.T, r *real) {
 		for range 10 {
 			r.dial()

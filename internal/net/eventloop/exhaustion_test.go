@@ -53,6 +53,7 @@ func child() {
 // TestOutOfDescriptorsAcceptsPauseAndRecover lets more clients come than the
 // server has descriptors for. Those it cannot take wait in the kernel.
 func TestOutOfDescriptorsAcceptsPauseAndRecover(t *testing.T) {
+	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -74,6 +74,7 @@ func relaying(t *testing.T, g *real, backends net.Listener) (client, backend net
 
 // A connection moves with the one that was opened for it, and with what both have received, or neither moves.
 func TestEnginesMoveCompanions(t *testing.T) {
+	t.Parallel()
 	backends, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,7 @@ func TestMemoryIsGivenBackAfterABurst(t *testing.T) {
 }
 
 func TestTheEndOfABurstIsSeen(t *testing.T) {
+	t.Parallel()
 	g, _ := serve(t, Config{Loops: 1}, echoing)
 	l := g.Loops()[0]
 	ctx, cancel := context.WithCancel(t.Context())

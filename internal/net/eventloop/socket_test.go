@@ -302,6 +302,7 @@ func fill(r *rand.Rand, n int) []byte {
 }
 
 func TestSlowReaderGetsEveryByte(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
 		const size = 8 << 20
 		var stalls, drains atomic.Int64
@@ -350,6 +351,7 @@ func TestSlowReaderGetsEveryByte(t *testing.T) {
 }
 
 func TestReaderThatTakesNothingIsClosed(t *testing.T) {
+	t.Parallel()
 	closed := make(chan error, 1)
 	var stalls, drains atomic.Int64
 	g, addr := serve(t, shortStall(200*ms), func(*Conn) Handler {
@@ -491,6 +493,7 @@ func TestBrokenConnectionIsReported(t *testing.T) {
 }
 
 func TestMaxConnsOnRealSockets(t *testing.T) {
+	t.Parallel()
 	g, addr := serve(t, Config{Loops: 1, MaxConns: 2}, func(*Conn) Handler { return echoer{} })
 	a, b := dial(t, addr), dial(t, addr)
 	wantEcho(t, a, "a")
