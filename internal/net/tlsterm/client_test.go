@@ -228,6 +228,7 @@ func TestADialerRefusesUntrustedCertificates(t *testing.T) {
 }
 
 func TestAHandshakeThatNeverEndsIsGivenUp(t *testing.T) {
+	t.Parallel()
 	by := newCaller(t)
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer l.Close()

@@ -17,6 +17,7 @@ import (
 // Half handshakes cost who opens them nothing. They hold places only as long as no
 // other needs them.
 func TestHandshakesThatHangMakeRoomForThoseThatWait(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{MaxHandshakes: 2, HandshakeTimeout: seconds(300), HelloTimeout: seconds(60)}, echoes)
 	var hung []net.Conn
 	for range 6 {
@@ -159,6 +160,7 @@ func TestAQueuedHandshakeThatEndsItsSideFreesItsPlace(t *testing.T) {
 // Of two, the second waits for the first; it is given up before that one's time is over,
 // because it would have none left to run in.
 func TestHandshakesThatWouldStartTooLateAreNotStarted(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{MaxHandshakes: 1, HandshakeTimeout: seconds(3)}, echoes)
 	s.admission.mu.Lock()
 	s.admission.patience = time.Hour
@@ -257,6 +259,7 @@ func TestFewHandshakesStartBeforeTheFirstEnd(t *testing.T) {
 
 // Those that wait in line hold a ClientHello each and nothing else, however much they send.
 func TestThoseThatWaitHoldNoMoreThanTheirHello(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{MaxHandshakes: 1, HandshakeTimeout: seconds(300)}, echoes)
 	s.admission.mu.Lock()
 	s.admission.patience = time.Hour

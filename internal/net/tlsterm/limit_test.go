@@ -17,6 +17,7 @@ import (
 )
 
 func TestASlowClientHelloIsShedInTime(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{HelloTimeout: seconds(0.3)}, echoes)
 	f := func(sent string) {
 		t.Helper()
@@ -81,6 +82,7 @@ func hello(t testing.TB) []byte {
 }
 
 func TestAHandshakeThatStopsIsEnded(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{HandshakeTimeout: seconds(0.3)}, echoes)
 	c := mute(t, s)
 	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))

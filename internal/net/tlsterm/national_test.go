@@ -70,6 +70,7 @@ func dialGM(t testing.TB, s *server, cfg *gm.ClientConfig) *gm.Stream {
 }
 
 func TestNationalAndModernTLSShareAPort(t *testing.T) {
+	t.Parallel()
 	n := newNational(t)
 	cfg := n.config()
 	cfg.ClientAuth, cfg.ClientCAFiles = ClientAuthRequire, []string{n.path("modern.pem")}

@@ -105,6 +105,7 @@ func stapledTo(t testing.TB, s *server) []byte {
 }
 
 func TestAGoodAnswerIsStapledAndRefreshed(t *testing.T) {
+	t.Parallel()
 	r := newResponder(t, saysOCSP(func(r *ocsp.Response) { r.NextUpdate = time.Now().Add(2 * time.Second) }))
 	dir := t.TempDir()
 	leaf := ca().leaf(t, withOCSP(r.URL, false), "localhost")
@@ -128,6 +129,7 @@ func TestAGoodAnswerIsStapledAndRefreshed(t *testing.T) {
 }
 
 func TestARevokedCertificateLosesItsStapleAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newResponder(t, saysOCSP(func(r *ocsp.Response) { r.NextUpdate = time.Now().Add(2 * time.Second) }))
 	s := serve(t, Config{Certificates: []Certificate{save(t, t.TempDir(), "a", ca().leaf(t, withOCSP(r.URL, false), "localhost"))}}, echoes)
 	eventually(t, "a staple", func() bool { return len(stapledTo(t, s)) > 0 })
@@ -136,6 +138,7 @@ func TestARevokedCertificateLosesItsStapleAtOnce(t *testing.T) {
 }
 
 func TestBadAnswersAreNeverStapled(t *testing.T) {
+	t.Parallel()
 	unknown := newAuthority("unknown")
 	plain := ca().leaf(t, nil, "not a responder")
 	delegate := ca().leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning} })

@@ -112,6 +112,7 @@ func (ponders) Timer(c *eventloop.Conn, _ int64) {
 // A client may end its side, the stream's and the socket's, and still wait for its
 // answer: at once, as everything comes in one segment, or one end after the other.
 func TestAHalfClosedClientStillGetsItsAnswer(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{Tickets: setting.Off}, func(*eventloop.Conn) eventloop.Handler { return ponders{} })
 	for _, v := range bothVersions {
 		for _, pause := range []time.Duration{0, 50 * time.Millisecond} {

@@ -84,6 +84,7 @@ func TestTicketKeysRotate(t *testing.T) {
 }
 
 func TestRunRotatesTicketKeys(t *testing.T) {
+	t.Parallel()
 	s := serve(t, Config{TicketSecret: sharedSecret, TicketRotation: hub.Duration(time.Second)}, echoes)
 	cache := tls.NewLRUClientSessionCache(1)
 	visits(t, s, cache, tls.VersionTLS12)
