@@ -313,6 +313,7 @@ func TestMetadata(t *testing.T) {
 }
 
 func TestStreamsEndWithTheirTime(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, s settings) {
 		s.cfg.ConnectionLife = hub.Duration(time.Second)
 		n := start(t, s)
@@ -327,6 +328,7 @@ func TestStreamsEndWithTheirTime(t *testing.T) {
 
 // A token is let in with some leeway, but a stream does not live on that.
 func TestStreamsEndWithTheirToken(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, s settings) {
 		n := start(t, s)
 		ends := time.Now().Add(2 * time.Second).Truncate(time.Second)
@@ -342,6 +344,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 }
 
 func TestSilenceIsBrokenByComments(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, s settings) {
 		s.quiet, s.cfg.Heartbeat = true, hub.Duration(time.Second)
 		n := start(t, s)
@@ -392,6 +395,7 @@ func TestWithoutALogIdsAreRandom(t *testing.T) {
 }
 
 func TestLinksNameThePositionToResumeFrom(t *testing.T) {
+	t.Parallel()
 	n := start(t, settings{})
 	trial.Eventually(t, "a cursor", func() bool { return strings.Contains(n.server.Link(""), "last-event-id") })
 	expect(t, "link", n.server.Link("application/json"), `<`+publicURL+`>; rel="mercure"; last-event-id="earliest"; content-type="application/json"`)

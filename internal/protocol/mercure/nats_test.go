@@ -15,6 +15,7 @@ import (
 // Two nodes over one NATS: a client leaves one and resumes on the other, from ids that
 // publishers gave and from positions, and nothing is missing or delivered twice.
 func TestClientsMoveBetweenNodes(t *testing.T) {
+	t.Parallel()
 	url := natstest.Server(t)
 	join := func(http2 bool) *node {
 		b, err := nats.New(nats.Config{URL: url}, nil)

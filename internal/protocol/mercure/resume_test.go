@@ -39,6 +39,7 @@ func (n *node) fill(count int, id func(i int) string) []hub.Position {
 
 // TestResumeIsExactAtAnyLength resumes from ids far back in a long history.
 func TestResumeIsExactAtAnyLength(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, s settings) {
 		const count = 12_000
 		s.space = hub.Namespace{HistorySize: 20_000}

@@ -144,6 +144,7 @@ func TestSubscriptionsAreListed(t *testing.T) {
 }
 
 func TestSubscriptionsOfAllNodesAreListedAndThoseOfADeadOneEnd(t *testing.T) {
+	t.Parallel()
 	nodes := clustertest.NewNet(1)
 	t.Cleanup(nodes.Close)
 	a, b := start(t, settings{bus: nodes.Join("a")}), start(t, settings{bus: nodes.Join("b")})
