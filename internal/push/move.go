@@ -125,7 +125,8 @@ func (s *session) appendState(dst takeover.State, kind uint8) (takeover.State, u
 		}
 	}
 	if len(at) > 0 {
-		dst = dst.MustBytes(sessionPosition, at.AppendTo(nil))
+		var room [128]byte
+		dst = dst.MustBytes(sessionPosition, at.AppendTo(room[:0]))
 	}
 	return dst, kind
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-gateway/weir/internal/app/takeover"
 	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
 )
@@ -62,6 +63,8 @@ type loopState struct {
 	head  []byte // of a request, while it is made
 	req   fields // what its header block says
 	chunk []byte // a piece of a body with its frame, either way
+	// moving is a part of a connection's state, while it is made.
+	moving takeover.State
 	// gathered is a piece of a body in the input that is looked at, for gathers; see gather.
 	gathers  *stream
 	gathered []byte

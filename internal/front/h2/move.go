@@ -78,7 +78,9 @@ func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.Stat
 	if h.noTable {
 		flags |= movesNoTable
 	}
-	s := dst.MustUint(moveFlags, marks(flags, connMarked[:])).MustBytes(moveTable, h.blocks.appendTable(nil))
+	l := h.loopState
+	l.moving = h.blocks.appendTable(l.moving[:0])
+	s := dst.MustUint(moveFlags, marks(flags, connMarked[:])).MustBytes(moveTable, l.moving)
 	s = s.MustUint(moveWindow, bits(h.window)).MustUint(moveTheirWindow, bits(h.theirWindow)).MustUint(moveMaxFrame, bits(h.maxFrame))
 	s = s.Uint(moveAllowance, bits(h.allowance)).MustUint(moveCredit, bits(h.credit)).MustUint(moveOwed, bits(h.owed)).MustUint(moveLast, uint64(h.last))
 	s = s.MustBytes(moveStopped, appendNumbers(nil, h.closed.stopped)).Bytes(moveEnded, appendNumbers(nil, h.closed.ended))
@@ -90,11 +92,11 @@ func (h *conn) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.Stat
 		s = s.Bytes(moveBudget, b)
 	}
 	for _, x := range h.streams {
-		state, ok := x.state()
-		if !ok {
+		var ok bool
+		if l.moving, ok = x.appendState(l.moving[:0]); !ok {
 			return dst, 0
 		}
-		s = s.MustBytes(moveStream, state)
+		s = s.MustBytes(moveStream, l.moving)
 	}
 	return s, takeover.KindHTTP2
 }
@@ -114,16 +116,15 @@ func (h *conn) canMove() bool {
 	return unsent <= eventloop.MaxMoving
 }
 
-func (s *stream) state() (takeover.State, bool) {
+func (s *stream) appendState(b takeover.State) (takeover.State, bool) {
 	l := s.conn.loopState
 	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.buffered() != nil {
-		return nil, false
+		return b, false
 	}
 	c, ok := s.State()
 	if !ok {
-		return nil, false
+		return b, false
 	}
-	b := make(takeover.State, 0, len(c)+64)
 	b = b.MustUint(streamNumber, uint64(s.id)).MustBytes(streamConn, c).MustUint(streamMarks, marks(s.flags, streamMarked[:]))
 	b = b.MustUint(streamSends, bits(s.window)).MustUint(streamCredit, bits(s.credit)).MustUint(streamUnread, bits(s.unread)).MustUint(streamOwed, bits(s.owed))
 	return b.MustUint(streamLeft, uint64(s.left)).Uint(streamUrgency, uint64(s.urgency)+1), true

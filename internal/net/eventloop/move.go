@@ -155,7 +155,7 @@ type batch struct {
 	lent    []poller.Loan
 
 	// Used again for each connection.
-	handler, conn takeover.State
+	handler, conn, filter, carriedHandler, carried takeover.State
 }
 
 // lend sends those of conns that can move now, and lets the others continue.
@@ -292,11 +292,11 @@ func appendSocket(s takeover.State, c *Conn, loan *poller.Loan) (state takeover.
 		if !ok {
 			return s, false
 		}
-		keys, ok := m.AppendState(make(takeover.State, 0, 320))
-		if !ok {
+		b := c.loop.exporting
+		if b.filter, ok = m.AppendState(b.filter[:0]); !ok {
 			return s, false
 		}
-		s = s.MustBytes(connFilter, keys)
+		s = s.MustBytes(connFilter, b.filter)
 	}
 	return s, true
 }

@@ -5,21 +5,20 @@ import "github.com/weir-gateway/weir/internal/app/takeover"
 // Moving carried connections: they have no descriptor, so their states are a part of the
 // state of the connection that carries them.
 
-// State returns the state of v for another process; ok is false if v cannot move now.
-// Nothing changes. Loop only.
+// State returns the state of v for another process, valid until the next call on that loop; ok is false if v cannot
+// move now. Nothing changes. Loop only, in Export.
 func (v *Carried) State() (s takeover.State, ok bool) {
 	if !v.canMove() {
 		return nil, false
 	}
-	handler, kind := v.Handler().(Mover).AppendState(&v.Conn, make(takeover.State, 0, usualState))
-	if kind == 0 {
+	b := v.loop.exporting
+	handler, kind := v.Handler().(Mover).AppendState(&v.Conn, b.carriedHandler[:0])
+	if b.carriedHandler = handler; kind == 0 {
 		return nil, false
 	}
-	return v.appendOwn(make(takeover.State, 0, len(handler)+usualState), handler, kind), true
+	b.carried = v.appendOwn(b.carried[:0], handler, kind)
+	return b.carried, true
 }
-
-// usualState is more than most states of a stream take, in bytes.
-const usualState = 192
 
 // Leave ends v here because it moved to another process: its handler's last call is Moved,
 // and the carrier is not called. Loop only.

@@ -58,7 +58,9 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 	case r.suite.keyLen == 32:
 		id = uint64(tls.TLS_AES_256_GCM_SHA384)
 	}
-	dst = dst.MustUint(tlsVersion, version).MustUint(tlsCipher, id).MustBytes(tlsIn, r.in.state(r.suite)).MustBytes(tlsOut, r.out.state(r.suite))
+	var room [160]byte // more than a direction takes
+	dst = dst.MustUint(tlsVersion, version).MustUint(tlsCipher, id)
+	dst = dst.MustBytes(tlsIn, r.in.appendState(room[:0], r.suite)).MustBytes(tlsOut, r.out.appendState(room[:0], r.suite))
 	dst = dst.MustBytes(tlsPartial, r.partial).MustBytes(tlsMessage, r.message[:r.messageLen]).Uint(tlsUseless, uint64(r.useless))
 	if d := r.dialed; d != nil {
 		return dst.MustUint(tlsDialed, uint64(d.skip)+1), true
@@ -73,9 +75,9 @@ func (r *records) AppendState(dst takeover.State) (takeover.State, bool) {
 	return dst, true
 }
 
-func (h *half) state(s *suite) takeover.State {
-	b := make(takeover.State, 0, 160).MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
-	return b.MustBytes(halfSecret, h.secret[:s.secretLen()])
+func (h *half) appendState(dst takeover.State, s *suite) takeover.State {
+	dst = dst.MustUint(halfSeq, h.seq).MustBytes(halfKey, h.key[:s.keyLen]).MustBytes(halfIV, h.iv[:])
+	return dst.MustBytes(halfSecret, h.secret[:s.secretLen()])
 }
 
 // Wipe implements eventloop.MovingFilter. Whatever would seal or open from now on panics.

@@ -27,7 +27,10 @@ func (p Position) IsZero() bool { return p.Epoch == "" && p.Offset == 0 }
 func (p Position) Same(q Position) bool { return p.Epoch == q.Epoch && p.Offset == q.Offset }
 
 // String returns the wire token, "<epoch>-<offset>.<check>" or "<epoch>-<offset>".
-func (p Position) String() string { return string(p.AppendTo(nil)) }
+func (p Position) String() string {
+	var room [64]byte // more than one takes
+	return string(p.AppendTo(room[:0]))
+}
 
 // AppendTo appends the wire token of p to dst.
 func (p Position) AppendTo(dst []byte) []byte {
