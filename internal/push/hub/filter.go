@@ -99,7 +99,7 @@ func (sp *joinSpace) sift(b *Batch, f *filter, s *Shard) *Batch {
 		case !sp.matches(m, f):
 		case !f.skips(m):
 			wanted++
-		case sp.since != "":
+		case sp.since != (Position{}):
 			begin, wanted = i+1, 0
 		}
 	}

@@ -26,6 +26,13 @@ type join struct {
 	waitsForRoom      bool
 	running           bool
 	dead              bool
+
+	// room is what spaces, its locals and the channels' names are made of in a join of one channel, as most are.
+	room struct {
+		space [1]joinSpace
+		local [1]*local
+		name  [1]string
+	}
 }
 
 // joinSpace is the part of a join in one log.
@@ -35,8 +42,8 @@ type joinSpace struct {
 	epoch  string
 	// cur is how far the replay has come.
 	cur uint64
-	// since is what the subscriber had, as it is named in a gap; empty without one.
-	since string
+	// since is what the subscriber had, for a gap; 0 without one.
+	since Position
 	// refuted is a position requested that is not a place in the log: its check is wrong.
 	refuted Position
 	// all reports that whatever is retained was asked for: the first step may find
@@ -60,8 +67,9 @@ type replayMemo struct {
 }
 
 func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
-	opt.Channels = dedupe(opt.Channels)
 	j := &join{shard: sh, s: s, opt: opt, filter: opt.filter(), pos: len(sh.joins)}
+	opt.Channels = dedupe(j.room.name[:0], opt.Channels)
+	j.opt.Channels, j.spaces = opt.Channels, j.room.space[:0]
 	sh.subs++
 	s.join = j
 	sh.joins = append(sh.joins, j)
@@ -85,6 +93,9 @@ func (sh *Shard) beginJoin(s *Subscriber, opt SubscribeOptions) error {
 		if sp < 0 {
 			sp = len(j.spaces)
 			j.spaces = append(j.spaces, joinSpace{ns: ns})
+			if sp == 0 {
+				j.spaces[sp].locals = j.room.local[:0]
+			}
 		}
 		j.spaces[sp].locals = append(j.spaces[sp].locals, l)
 	}
@@ -288,9 +299,9 @@ func (j *join) place(sp *joinSpace) (from string, why GapReason) {
 		j.shard.hub.stats.refuted.Add(1)
 		return pos.String(), GapEpoch
 	case ok && sp.reached(pos):
-		sp.cur, sp.since = pos.Offset, pos.String()
+		sp.cur, sp.since = pos.Offset, pos
 		if sp.ns.doubtful(pos, sp.locals) {
-			return sp.since, GapUnknown
+			return pos.String(), GapUnknown
 		}
 	case ok:
 		return pos.String(), GapUnknown
@@ -432,14 +443,14 @@ func (j *join) reportMissing(sp *joinSpace, first, cut, next uint64) bool {
 	}
 	sp.reported = to
 	from := sp.since
-	if from == "" {
-		from = Position{Epoch: sp.epoch, Offset: sp.cur}.String()
+	if from == (Position{}) {
+		from = Position{Epoch: sp.epoch, Offset: sp.cur}
 	}
-	g := sp.gap(from, to, GapRetention)
+	g := sp.gap(from.String(), to, GapRetention)
 	if next < to {
 		g.At = sp.at(next)
 	}
-	sp.since = ""
+	sp.since = Position{}
 	j.shard.gap(j.s.sink, g)
 	return !j.dead
 }
@@ -447,7 +458,7 @@ func (j *join) reportMissing(sp *joinSpace, first, cut, next uint64) bool {
 func (j *join) emit(sp *joinSpace, b *Batch, upto uint64) {
 	b = sp.sift(b, j.filter, j.shard)
 	sp.cur = upto
-	sp.since = ""
+	sp.since = Position{}
 	if b == nil {
 		return
 	}

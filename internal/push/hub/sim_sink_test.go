@@ -136,7 +136,7 @@ func (s *simSink) Live() {
 		s.fail("is notified before it is live: %+v", s.sub.join)
 	}
 	cut := map[*simStand]uint64{}
-	for _, name := range dedupe(s.opt.Channels) {
+	for _, name := range dedupe(nil, s.opt.Channels) {
 		l := s.sim.shards[s.shard].locals[name]
 		if st := s.at[l.ch.ns.name]; st != nil && st.Epoch == l.epoch {
 			cut[st] = max(cut[st], l.last)

@@ -177,7 +177,7 @@ func (s *sim) publish(channel string) {
 				topics = append(topics, other)
 			}
 		}
-		if topics = dedupe(topics); len(topics) > 1 {
+		if topics = dedupe(nil, topics); len(topics) > 1 {
 			var first uint64
 			for i, topic := range topics {
 				m := l.publish(topic, data, &Attributes{Topics: topics, Index: i, First: first, ID: data})

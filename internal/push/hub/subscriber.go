@@ -335,10 +335,9 @@ func (l *local) noteIdle() {
 	}
 }
 
-// dedupe returns names without repeats, in order of first appearance, and without
+// dedupe appends names to out, which is empty, without repeats, in order of first appearance, and without
 // those that are in a whole namespace of them.
-func dedupe(names []string) []string {
-	var out []string
+func dedupe(out, names []string) []string {
 	whole := slices.ContainsFunc(names, IsWhole)
 	for _, n := range names {
 		if whole && !IsWhole(n) && slices.Contains(names, Whole(NamespaceOf(n))) {

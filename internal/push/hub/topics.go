@@ -2,7 +2,6 @@ package hub
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 )
 
@@ -57,7 +56,7 @@ func (h *Hub) firstOf(topics []string, p Publication) (Publication, error) {
 	if len(topics) == 0 || len(topics) > MaxTopics {
 		return p, fmt.Errorf("%w: topics: %d, want 1 to %d", ErrBadAttributes, len(topics), MaxTopics)
 	}
-	a.Topics = dedupe(slices.Clone(topics))
+	a.Topics = dedupe(nil, topics)
 	p.Channel, p.Attributes = a.Topics[0], &a
 	if err := a.Validate(); err != nil {
 		return p, err
