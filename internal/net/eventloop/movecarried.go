@@ -6,12 +6,15 @@ import "github.com/weir-gateway/weir/internal/app/takeover"
 // state of the connection that carries them.
 
 // State returns the state of v for another process, valid until the next call on that loop; ok is false if v cannot
-// move now. Nothing changes. Loop only, in Export.
+// move now. Nothing changes. Loop only.
 func (v *Carried) State() (s takeover.State, ok bool) {
 	if !v.canMove() {
 		return nil, false
 	}
 	b := v.loop.exporting
+	if b == nil {
+		b = &batch{} // the state alone is wanted
+	}
 	handler, kind := v.Handler().(Mover).AppendState(&v.Conn, b.carriedHandler[:0])
 	if b.carriedHandler = handler; kind == 0 {
 		return nil, false
