@@ -501,6 +501,7 @@ func TestACallIsRetriedElsewhere(t *testing.T) {
 
 // A client that does not read is cut when too much waits for it; the others have all.
 func TestAClientThatDoesNotReadIsCut(t *testing.T) {
+	t.Parallel()
 	const events = 400
 	b := &batched{t: t}
 	big := strings.Repeat("x", 32<<10)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestDrainEndsEventStreamsBehindAnEvent(t *testing.T) {
+	t.Parallel()
 	var streams sync.WaitGroup
 	half := make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, c *wiretest.Conn) {
@@ -127,6 +128,7 @@ func TestDrainLeavesOtherRepliesTheirEnd(t *testing.T) {
 }
 
 func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
+	t.Parallel()
 	reported := make(chan string, 20)
 	half := make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, c *wiretest.Conn) {
@@ -186,6 +188,7 @@ func TestDrainClosesWebSocketsBetweenFrames(t *testing.T) {
 }
 
 func TestDrainEndsAFrameThatNeverEnds(t *testing.T) {
+	t.Parallel()
 	peer := wiretest.Peer(t, func(_ int, c *wiretest.Conn) {
 		if _, err := http.ReadRequest(c.R); err != nil {
 			return

@@ -17,6 +17,7 @@ import (
 // Every stream goes in chunks to a client of HTTP/1.1, and ends with the last one; to a
 // client of HTTP/1.0 it ends with the connection.
 func TestStreamsGoInChunks(t *testing.T) {
+	t.Parallel()
 	held := holding("news")
 	held.Path, held.Cluster = "/held", "main"
 	tape := recorded()

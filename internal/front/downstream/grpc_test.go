@@ -245,6 +245,7 @@ func TestGRPCHealthChecks(t *testing.T) {
 
 // A call may be silent for longer than a body may take.
 func TestGRPCCallsMayBeSilent(t *testing.T) {
+	t.Parallel()
 	addr, _, _ := grpcServer(t, func(_ string, s grpc.ServerStream) error {
 		var last []byte
 		for {
@@ -278,6 +279,7 @@ func TestGRPCCallsMayBeSilent(t *testing.T) {
 
 // A backend's wish for a pause before the next attempt is followed, in bounds.
 func TestGRPCPushbackIsWaitedOut(t *testing.T) {
+	t.Parallel()
 	at := make(chan time.Time, 10)
 	var calls atomic.Int64
 	addr, _, _ := grpcServer(t, func(method string, s grpc.ServerStream) error {

@@ -132,6 +132,7 @@ func TestHeldClientResumes(t *testing.T) {
 }
 
 func TestHeldClientIsKeptAliveAsTheBackendSays(t *testing.T) {
+	t.Parallel()
 	f := func(field, want string) {
 		t.Helper()
 		g := start(t, settings{routes: []policy.RouteConfig{holding("news")}},
@@ -146,6 +147,7 @@ func TestHeldClientIsKeptAliveAsTheBackendSays(t *testing.T) {
 }
 
 func TestHoldThatIsNotAllowedIsRefused(t *testing.T) {
+	t.Parallel()
 	f := func(want int, fields ...string) {
 		t.Helper()
 		g := start(t, settings{routes: []policy.RouteConfig{holding("orders.*", "nope:**")}}, answers(t, "secret", fields...))

@@ -46,6 +46,7 @@ func mounted(t *testing.T, s settings) *sockettest.Front {
 }
 
 func TestProtocolsOnTheLoops(t *testing.T) {
+	t.Parallel()
 	sockettest.Run(t, func(t *testing.T) *sockettest.Front {
 		s := settings{loops: eventloop.Config{MaxQueue: 8 << 20}}
 		if strings.HasSuffix(t.Name(), "/Requests") {

@@ -371,6 +371,7 @@ func TestTruncatedStreamEndsWithAnErrorForAll(t *testing.T) {
 }
 
 func TestUpstreamOutlivesItsClientsForAWhile(t *testing.T) {
+	t.Parallel()
 	l, g := tellerAndGateway(t, policy.RouteConfig{Cluster: "main", Record: policy.Record{Namespace: "llm", Outlive: hub.Duration(400 * time.Millisecond)}})
 	a := g.request("POST", "/chat", "x")
 	l.report(0, 1)

@@ -129,6 +129,7 @@ func (b *restartable) stop() {
 }
 
 func TestRestartingABackendUnderLoadFailsNothing(t *testing.T) {
+	t.Parallel()
 	backends := []*restartable{{t: t, addr: "127.0.0.1:0", name: "a"}, {t: t, addr: "127.0.0.1:0", name: "b"}}
 	var addrs []string
 	for _, b := range backends {
@@ -253,6 +254,7 @@ func TestWaitingForAConnectionIsBounded(t *testing.T) {
 }
 
 func TestIdleConnectionsAreBoundedInNumberUseAndTime(t *testing.T) {
+	t.Parallel()
 	peer := backend(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "ok") })
 	f := func(pool upstream.PoolConfig, want func(s proxy.Stats) bool) {
 		t.Helper()

@@ -23,6 +23,7 @@ import (
 
 // However a request and its reply are split into reads, what arrives is the same.
 func TestAnySplitGivesTheSame(t *testing.T) {
+	t.Parallel()
 	reply := wiretest.CRLF("HTTP/1.1 103 Early\nLink: a\n\nHTTP/1.1 200 OK\nTransfer-Encoding: chunked\nX-A: b\n\n5\nhello\n6;x\n world\n0\nX-T: 1\n\n")
 	request := wiretest.CRLF("POST /a?b HTTP/1.1\nHost: a\nTE: trailers\nConnection: TE\nTransfer-Encoding: chunked\n\n3\nabc\n4\ndefg\n0\nX: y\n\n")
 	var cut atomic.Int64

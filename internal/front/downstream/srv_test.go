@@ -130,6 +130,7 @@ func (n *nameserver) answer(query []byte, limit int) []byte {
 // Backends over TLS that a DNS server names, with priorities and weights; others after
 // it names others; the same as long as it does not answer.
 func TestBackendsComeFromSRVRecordsOfARealServer(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	names := serveNames(t)
 	var hosts [3]string

@@ -126,6 +126,7 @@ func TestOnlyKnownUpgradesPass(t *testing.T) {
 }
 
 func TestATunnelHoldsBoundedMemory(t *testing.T) {
+	t.Parallel()
 	took := make(chan int64, 1)
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, err := http.ReadRequest(w.R); err != nil {
@@ -209,6 +210,7 @@ func heap() uint64 {
 }
 
 func TestASlowClientHoldsTheBackendBack(t *testing.T) {
+	t.Parallel()
 	var wrote atomic.Int64
 	gone := make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
@@ -412,6 +414,7 @@ func TestBothDirectionsStreamAtOnce(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
+	t.Parallel()
 	silent := wiretest.Peer(t, func(_ int, w *wiretest.Conn) { _, _ = io.Copy(io.Discard, w.R) })
 	halting := wiretest.Peer(t, func(_ int, w *wiretest.Conn) {
 		if _, _, ok := w.Request(); ok {
@@ -476,6 +479,7 @@ func TestASlowBodyEndsItsRequest(t *testing.T) {
 }
 
 func TestAPeerThatTakesNothingIsGivenUp(t *testing.T) {
+	t.Parallel()
 	over := make(chan struct{})
 	peer := wiretest.Peer(t, func(_ int, w *wiretest.Conn) { <-over })
 	g := start(t, settings{
@@ -496,6 +500,7 @@ func TestAPeerThatTakesNothingIsGivenUp(t *testing.T) {
 
 // A client may take its time with a body, if it keeps to the front's bounds.
 func TestAPauseInTheBodyIsNotThePeers(t *testing.T) {
+	t.Parallel()
 	g := start(t, settings{cluster: upstream.Config{Timeouts: upstream.TimeoutConfig{Write: 1e8, FirstByte: 1e8}}}, echoServer(t))
 	w := g.dial()
 	w.Send("POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello")

@@ -195,6 +195,7 @@ func TestSessionsResumeWhenConnectionsDoNotLast(t *testing.T) {
 }
 
 func TestBackendsWithOtherIdentitiesAreRefused(t *testing.T) {
+	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	me := save(t, filepath.Join(t.TempDir(), "me.pem"), a.leaf(t, nil, "me"))
 	unknown := save(t, filepath.Join(t.TempDir(), "unknown.pem"), other.leaf(t, nil, "me"))
@@ -256,6 +257,7 @@ func TestBackendsWithOtherIdentitiesAreRefused(t *testing.T) {
 }
 
 func TestBackendsThatFailInTheHandshake(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	f := func(what string, status int, result string, peer func(n int, w *wiretest.Conn)) {
 		t.Helper()
@@ -419,6 +421,7 @@ func TestTunnelsAndEventStreamsPassOverTLS(t *testing.T) {
 }
 
 func TestALargeUploadWaitsForTheHandshake(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	begin := make(chan struct{})
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.leaf(t, nil, "127.0.0.1")}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -476,6 +479,7 @@ func TestNewCertificatesAreForNewConnections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes many seconds")
 	}
+	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.leaf(t, nil, "127.0.0.1")}, ClientAuth: tls.RequireAnyClientCert}
 	peer := secureBackend(t, cfg, func(w http.ResponseWriter, r *http.Request) {

@@ -57,6 +57,7 @@ func TestMirrorsGoOverTLS(t *testing.T) {
 
 // A peer that hangs in its handshake is hedged like one that is slow to answer.
 func TestAPeerThatHangsInItsHandshakeIsHedged(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	good := secureBackend(t, &tls.Config{Certificates: []tls.Certificate{a.leaf(t, nil, "127.0.0.1")}},
 		func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
