@@ -130,6 +130,7 @@ func TestBenchKeepsAPushGatewayInformed(t *testing.T) {
 // What is wrong with a gateway changes neither the run nor its verdict: it is counted,
 // and reported in one line.
 func TestAGatewayThatFailsLeavesTheRunAlone(t *testing.T) {
+	t.Parallel()
 	f := func(name, want string, answer func(n int, w http.ResponseWriter, r *http.Request) bool, more ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 
 // Each file in testdata/script runs the real program.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	bin := plainBeside(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

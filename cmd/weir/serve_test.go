@@ -38,6 +38,7 @@ func TestLogHidesSecrets(t *testing.T) {
 // A node whose log goes to a pipe that is full and not read keeps serving, and ends when
 // it is asked to. Once the pipe is read, the log says how many lines are missing.
 func TestUnreadLogDoesNotStopTheNode(t *testing.T) {
+	t.Parallel()
 	for _, read := range []bool{true, false} {
 		t.Run(fmt.Sprintf("read afterwards %t", read), func(t *testing.T) { serveUnread(t, read) })
 	}
