@@ -362,9 +362,10 @@ func (a *App) Run(ctx, hard context.Context, ready func()) (err error) {
 	defer stopSources()
 	a.listeners.run(parts, background)
 	a.runHTTP3(parts, background)
-	awaitFirstTurn(background, a) // before the governor looks at how often garbage is collected
-	parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
-	if err := a.watching.run(parts, background); err != nil {
+	if err := afterFirstTurn(background, a, parts, func() error {
+		parts.run(func() error { return newTrimmer(a.watching.watch.Activity).run(background) })
+		return a.watching.run(parts, background)
+	}); err != nil {
 		return err
 	}
 	parts.run(func() error { return a.wing.access.Run(background) })

@@ -142,17 +142,21 @@ func (s *succession) takeOver(parts *group) (err error) {
 	return nil
 }
 
-// awaitFirstTurn returns after a takeover when clients most likely have what they waited for: what comes next in a start,
-// and collecting garbage, needs the processors, too.
-func awaitFirstTurn(ctx context.Context, a *App) {
+// afterFirstTurn calls start, and after a takeover later, as one of parts, when clients most likely have what they waited for: what
+// start does, and collecting garbage, needs the processors, too.
+func afterFirstTurn(ctx context.Context, a *App, parts *group, start func() error) error {
 	if a.opt.Takeover == nil {
-		return
+		return start()
 	}
-	select {
-	case <-time.After(arrivalTurn):
-	case <-ctx.Done():
-	}
-	a.upgrade.collect()
+	parts.run(func() error {
+		select {
+		case <-time.After(arrivalTurn):
+		case <-ctx.Done():
+		}
+		a.upgrade.collect() // before the governor looks at how often garbage is collected
+		return start()
+	})
+	return nil
 }
 
 // collectAfter is how long after the connections have moved the old process collects garbage again:

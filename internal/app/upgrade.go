@@ -31,7 +31,7 @@ const (
 	// firstTurn is how long the new process alone has the processors after its first "serving": it
 	// sends what clients waited for, and what is left to do here can wait.
 	firstTurn = 20 * time.Millisecond
-	// arrivalTurn is how long the new process does nothing else after its "serving".
+	// arrivalTurn is how long the new process collects no garbage after its "serving", and does not watch itself.
 	arrivalTurn = 100 * time.Millisecond
 	// followEvery is how often connections that were busy are looked at, followTime how long
 	// subscribers may be.

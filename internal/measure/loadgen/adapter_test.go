@@ -267,7 +267,7 @@ func TestCentrifugeStreamsRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.kick()
-	trial.Eventually(t, "the streams to come back", func() bool { return w.connected() == 4 })
+	trial.Eventually(t, "the streams to come back", func() bool { return w.subscribed() == 4 })
 	win, err := g.Measure(context.Background(), loadgen.Load{Rate: 100}, 100*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

@@ -139,6 +139,18 @@ func (w *world) kick() {
 	}
 }
 
+// subscribed is how many members have a channel: with a protocol that names it later, fewer than are connected.
+func (w *world) subscribed() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for m := range w.members {
+		if m.channel != "" {
+			n++
+		}
+	}
+	return n
+}
+
 func (w *world) connected() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
