@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A mixedLog has messages of several channels in each file: the i-th is of the i-th channel in turns.
@@ -150,9 +151,7 @@ func TestDamageInALogOfSeveralChannelsIsAGap(t *testing.T) {
 // One of three copies is damaged in a log of several channels. Whichever copy answers, a replay has
 // every message: the other copies have them.
 func TestDamagedCopyOfSeveralChannelsIsFilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // serverIn starts a NATS server in this process whose one user may not publish to deny.
@@ -71,9 +72,7 @@ func TestAccountWithoutMarksStarts(t *testing.T) {
 
 // An account without room for one more stream keeps marks as soon as it has it.
 func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	s := serverIn(t)
 	limits := server.JetStreamAccountLimits{MaxMemory: -1, MaxStore: -1, MaxStreams: 1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1}
@@ -102,9 +101,7 @@ func TestMarksAreKeptWhenTheyCanBe(t *testing.T) {
 
 // The marks have the replicas of the best of the logs, whichever came first.
 func TestMarksHaveTheReplicasOfTheLogs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	cs := cluster(t)
 	spawnAll(t, cs)

@@ -195,9 +195,7 @@ func (r *partitionReader) Deliver(b *hub.Batch) {
 // A partition whose only server is suspended refuses its publishes by its name, and takes only
 // its share of the queue: the others store and the node stays ready.
 func TestFrozenPartitionStopsItselfOnly(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	cs, ps := partitioned(t)
 	ns := hub.Namespace{Name: "a", Partitions: 8, Replicas: 1}

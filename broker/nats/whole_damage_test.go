@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // busy publishes on channel without a pause from several goroutines until it is ended.
@@ -87,9 +88,7 @@ func TestHoleOnABusyChannelIsAGap(t *testing.T) {
 // With several replicas the message is read from another one, whichever of them answers and
 // however much is published meanwhile.
 func TestHoleOfAReplicaIsFilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

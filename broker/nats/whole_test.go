@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/internal/push/hub/hubtest"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func FuzzChannelOf(f *testing.F) {
@@ -148,9 +149,7 @@ func TestLostMessageOfTheWholeIsFetchedBeforeTheNext(t *testing.T) {
 }
 
 func TestLostLastMessageOfTheWholeIsFoundByTheCheck(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	c := external(t)
 	c.spawn(t)
@@ -220,9 +219,7 @@ func TestKilledServerLosesNothingOfTheWhole(t *testing.T) {
 }
 
 func TestKilledLeaderLosesNothingOfTheWhole(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	cs := cluster(t)
 	ps := spawnAll(t, cs)

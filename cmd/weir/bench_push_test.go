@@ -11,6 +11,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // A fakeGateway is what a push gateway is to a client: it keeps what was PUT. answer
@@ -86,9 +88,7 @@ func pushedBench(t *testing.T, gateway string, more ...string) (stdout, stderr s
 
 // A gateway has a snapshot every second while the run continues, and the result after it.
 func TestBenchKeepsAPushGatewayInformed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	for _, args := range [][]string{{"--rate", "200"}, {"--closed", "--conns", "1"}} {
 		g := newFakeGateway(t, func(int, http.ResponseWriter, *http.Request) bool { return true })
 		_, stderr, _ := pushedBench(t, g.URL, args...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
 	"github.com/weir-gateway/weir/internal/measure/stat"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // sideOf is one side of a comparison.
@@ -52,9 +53,7 @@ func gate(t *testing.T, quantity string, old, new side, tolerances ...string) (g
 }
 
 func TestTheGateHasAVerdictForEachQuantity(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	f := func(name, quantity string, old, new side, want gateVerdict, why string, status int, tolerances ...string) {
 		t.Helper()
 		v, reason, got := gate(t, quantity, old, new, tolerances...)

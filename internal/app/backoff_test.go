@@ -15,15 +15,14 @@ import (
 	"github.com/weir-gateway/weir/internal/protocol/pusher"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 	"github.com/weir-gateway/weir/websocket"
 )
 
 // A client that says its longest back-off is sent something sooner than others, of whom no one would be within
 // this test: over both versions of HTTP, both engines, and in every protocol.
 func TestHeartbeatsAdaptToTheClientsBackoff(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel() // it mostly waits
 	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -259,9 +259,7 @@ func natsThatComesBack(t *testing.T) (url string, serve, away func()) {
 // at once and says that others do not, and they do when NATS is back. One that was ended by another node
 // ends here when the store is read again.
 func TestARevocationIsStoredWhenNATSIsBack(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel() // it mostly waits
 	url, serve, away := natsThatComesBack(t)
 	alice := tokenOf(t, "alice", nil)

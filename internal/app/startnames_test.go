@@ -17,6 +17,7 @@ import (
 	"github.com/weir-gateway/weir/internal/front/policy"
 	"github.com/weir-gateway/weir/internal/proxy/upstream"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // lateNames is a DNS server that knows 127.0.0.1 by all names but "silent.internal.", of which it answers nothing before its
@@ -84,9 +85,7 @@ func lateNames(t *testing.T) (addr string) {
 // A process that starts serves when the host names of its backends are known: the first request is answered by one. A name that
 // does not resolve is logged, and holds the start up for a bounded time.
 func TestAStartWaitsForTheNamesOfBackends(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel() // it mostly waits
 	server := lateNames(t)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") }))

@@ -85,9 +85,7 @@ func (g *gateway) fires(t *testing.T, alert string) bool {
 // A loop that does not finish a tick is named, with its stack, while the admin
 // listener continues; when it is over, so is the alert.
 func TestStuckLoopIsNamed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	g := watched(t)
 	if c, _ := g.causeNow(t, governor.CauseLoopStuck); c != nil || g.fires(t, "WeirLoopStuck") {
 		t.Fatalf("before: %+v", c)
@@ -128,9 +126,7 @@ func blocksItsLoop(release chan struct{}) { <-release }
 
 // Goroutines of no role that come and stay are named as a leak, and not when they go.
 func TestLeakingGoroutinesAreNamed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	g := watched(t)
 	until(t, "some windows are classified", func() bool { return g.scraped(t, "weir_governor_windows_total") >= 3 })
 	release := make(chan struct{})

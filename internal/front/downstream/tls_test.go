@@ -476,9 +476,7 @@ func (c *counting) Read(b []byte) (int, error) {
 }
 
 func TestNewCertificatesAreForNewConnections(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.leaf(t, nil, "127.0.0.1")}, ClientAuth: tls.RequireAnyClientCert}

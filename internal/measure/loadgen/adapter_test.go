@@ -81,9 +81,7 @@ func TestWeirAdapterAgainstTheGateway(t *testing.T) {
 }
 
 func TestWeirStreamsResumeAfterACut(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	for _, transport := range []string{"sse", "ws"} {
 		a := gateway(t)
 		relay := newRelay(t, strings.TrimPrefix(a.URL(), "http://"))

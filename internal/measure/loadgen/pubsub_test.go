@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // plain is pubsub against a world's plain sockets.
@@ -59,9 +60,7 @@ func TestPublishersOverWebSocket(t *testing.T) {
 }
 
 func TestPlantedFaultsAreCountedExactly(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	one := func(b []byte) [][]byte { return [][]byte{b} }
 	f := func(name string, mangle func(m *member, n int, data []byte) [][]byte, want loadgen.Delivery) {
 		t.Helper()

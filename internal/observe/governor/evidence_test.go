@@ -21,6 +21,7 @@ import (
 	"github.com/weir-gateway/weir/internal/app/setting"
 	"github.com/weir-gateway/weir/internal/measure/stat"
 	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func evidenceConfig(dir string) Config {
@@ -427,9 +428,7 @@ func TestACanceledCaptureLeavesNothing(t *testing.T) {
 
 // From the state to the bundle: an inflection writes one, and the timeline names it.
 func TestAnInflectionLeavesEvidence(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	sc := &script{}
 	src := sc.sources()
 	src.Broker = func() BrokerSample { return BrokerSample{Waiting: 3, Oldest: time.Minute} }

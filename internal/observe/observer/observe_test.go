@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 func observe(t *testing.T, o Options) *Report {
@@ -98,9 +100,7 @@ func TestEachPlantedFaultIsNamed(t *testing.T) {
 }
 
 func TestConnectionsThatEndAreCounted(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	r := observeUntil(t, Options{PID: planted(t, "short connections")}, func(r *Report) bool {
 		needs(t, r, "tcp")
@@ -119,9 +119,7 @@ func TestConnectionsThatEndAreCounted(t *testing.T) {
 
 // The client of a full queue sends its request to connect again.
 func TestSegmentsSentAgainAreCounted(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes many seconds")
-	}
+	trial.Long(t)
 	t.Parallel()
 	r := observeUntil(t, Options{PID: planted(t, "accept-queue"), Duration: 1500 * time.Millisecond, Slices: 15}, func(r *Report) bool {
 		needs(t, r, "tcp")
