@@ -16,100 +16,77 @@ func (a *Node) AdmissionStats() []limit.ClassStats {
 	return a.Push.AdmissionStats()
 }
 
-// admissionMetrics are the classes and the limits, at scrape time.
-type admissionMetrics struct {
-	node                             *Node
-	requests, queued, wait           *prometheus.Desc
-	scale, connections, rates, level *prometheus.Desc
-	marked, markErrors               *prometheus.Desc
-}
-
 // waitSteps are the bounds of the histogram that are shown: every other one.
 const waitSteps = 2
 
-func newAdmissionMetrics(a *Node, c *catalog) *admissionMetrics {
-	m := &admissionMetrics{node: a}
-	c.when = "With classes."
-	m.requests = c.desc("weir_admission_requests_total",
+// newAdmissionMetrics shows the classes.
+func newAdmissionMetrics(a *Node, c *catalog) *group {
+	g := c.group("With classes.")
+	requests := g.metric("weir_admission_requests_total",
 		"Requests of a class, by what became of them: admitted, refused, expired, conflated, abandoned. Offered are all of them and those that wait.", "class", "outcome")
-	m.queued = c.desc("weir_admission_queued_requests", "Requests of a class that wait for their turn.", "class")
-	m.wait = c.histogram("weir_admission_wait_seconds", "How long the admitted requests of a class waited.", "class")
-	m.scale = c.desc("weir_admission_scale_ratio", "What is left of the budgets of market and replay while the process is short of processors.")
-	c.when = "With admission.marks."
-	m.marked = c.desc("weir_socket_marks_total", "Times sockets were marked with DSCP and priority, by the class whose mark they got; none: they lost their mark.", "class")
-	m.markErrors = c.desc("weir_socket_mark_errors_total", "Times the kernel refused to mark a socket.")
-	c.when = ""
-	m.connections = c.desc("weir_connections_refused_total", "Connections refused at accept, by what there was too much of.", "reason")
-	c.when = "With limits."
-	m.rates = c.desc("weir_limits_refused_total", "Requests refused by the limits of Weir's own endpoints.", "request")
-	c.when = ""
-	m.level = c.desc("weir_budget_level", "0 while there is enough, 1 when new subscriptions are rejected, 2 when new connections are refused.", "budget")
-	return m
+	queued := g.metric("weir_admission_queued_requests", "Requests of a class that wait for their turn.", "class")
+	wait := g.histogram("weir_admission_wait_seconds", "How long the admitted requests of a class waited.", "class")
+	scale := g.metric("weir_admission_scale_ratio", "What is left of the budgets of market and replay while the process is short of processors.")
+	g.read(func(to scrape) {
+		all := a.AdmissionStats()
+		if all == nil {
+			return
+		}
+		put(to, scale, float64(a.Refusals.Scale.Load())/1000)
+		bounds := limit.WaitBounds()
+		for i := range all {
+			s := &all[i]
+			class := s.Class.String()
+			putAll(to, requests, map[string]uint64{"admitted": s.Admitted, "refused": s.Refused, "expired": s.Expired, "conflated": s.Conflated, "abandoned": s.Abandoned}, class)
+			put(to, queued, s.Queued, class)
+			buckets, sum := map[float64]uint64{}, uint64(0)
+			for k, n := range s.Waits {
+				if sum += n; k < len(bounds) && k%waitSteps == 1 {
+					buckets[bounds[k]] = sum
+				}
+			}
+			to <- prometheus.MustNewConstHistogram(wait, sum, s.Waited.Seconds(), buckets, class)
+		}
+	})
+	return g
 }
 
-// Describe implements prometheus.Collector.
-func (m *admissionMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.queued, m.wait, m.scale, m.connections, m.rates, m.level, m.marked, m.markErrors} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *admissionMetrics) Collect(ch chan<- prometheus.Metric) {
-	a := m.node
-	emit := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
-	}
-	f := a.Limits.Stats()
-	for _, r := range []struct {
-		reason string
-		n      uint64
-	}{
-		{"memory", a.Refusals.Memory.Load()}, {"descriptors", a.Refusals.Files.Load()},
-		{"rate", f.ConnectRate}, {"per_address", f.Connections},
-	} {
-		emit(m.connections, prometheus.CounterValue, float64(r.n), r.reason)
-	}
-	emit(m.level, prometheus.GaugeValue, float64(a.Governor.MemoryBudget().Level), "memory")
-	emit(m.level, prometheus.GaugeValue, float64(a.Governor.DescriptorBudget().Level), "descriptors")
-	if a.Limits.Limits() {
-		emit(m.rates, prometheus.CounterValue, float64(f.Publish), "publish")
-		emit(m.rates, prometheus.CounterValue, float64(f.Subscribe), "subscribe")
-	}
-	if s, ok := a.Push.MarkStats(); ok {
+// newLimitMetrics shows the limits of this node.
+func newLimitMetrics(a *Node, c *catalog) *group {
+	g := c.group("")
+	by(g, "weir_connections_refused_total", "Connections refused at accept, by what there was too much of.", "reason", func() map[string]uint64 {
+		f := a.Limits.Stats()
+		return map[string]uint64{"memory": a.Refusals.Memory.Load(), "descriptors": a.Refusals.Files.Load(), "rate": f.ConnectRate, "per_address": f.Connections}
+	})
+	by(g, "weir_budget_level", "0 while there is enough, 1 when new subscriptions are rejected, 2 when new connections are refused.", "budget", func() map[string]int {
+		return map[string]int{"memory": int(a.Governor.MemoryBudget().Level), "descriptors": int(a.Governor.DescriptorBudget().Level)}
+	})
+	g.when = "With limits."
+	by(g, "weir_limits_refused_total", "Requests refused by the limits of Weir's own endpoints.", "request", func() map[string]uint64 {
+		if !a.Limits.Limits() {
+			return nil
+		}
+		f := a.Limits.Stats()
+		return map[string]uint64{"publish": f.Publish, "subscribe": f.Subscribe}
+	})
+	g.when = "With admission.marks."
+	marked := g.metric("weir_socket_marks_total", "Times sockets were marked with DSCP and priority, by the class whose mark they got; none: they lost their mark.", "class")
+	failed := g.metric("weir_socket_mark_errors_total", "Times the kernel refused to mark a socket.")
+	g.read(func(to scrape) {
+		s, ok := a.Push.MarkStats()
+		if !ok {
+			return
+		}
 		for c, n := range s.Marked {
 			class := "none"
 			if limit.Class(c) != limit.Unclassed {
 				class = limit.Class(c).String()
 			}
-			emit(m.marked, prometheus.CounterValue, float64(n), class)
+			put(to, marked, n, class)
 		}
-		emit(m.markErrors, prometheus.CounterValue, float64(s.Failed))
-	}
-	all := a.AdmissionStats()
-	if all == nil {
-		return
-	}
-	emit(m.scale, prometheus.GaugeValue, float64(a.Refusals.Scale.Load())/1000)
-	bounds := limit.WaitBounds()
-	for i := range all {
-		s := &all[i]
-		class := s.Class.String()
-		for _, o := range []struct {
-			outcome string
-			n       uint64
-		}{{"admitted", s.Admitted}, {"refused", s.Refused}, {"expired", s.Expired}, {"conflated", s.Conflated}, {"abandoned", s.Abandoned}} {
-			emit(m.requests, prometheus.CounterValue, float64(o.n), class, o.outcome)
-		}
-		emit(m.queued, prometheus.GaugeValue, float64(s.Queued), class)
-		buckets, sum := map[float64]uint64{}, uint64(0)
-		for k, n := range s.Waits {
-			if sum += n; k < len(bounds) && k%waitSteps == 1 {
-				buckets[bounds[k]] = sum
-			}
-		}
-		ch <- prometheus.MustNewConstHistogram(m.wait, sum, s.Waited.Seconds(), buckets, class)
-	}
+		put(to, failed, s.Failed)
+	})
+	return g
 }
 
 // admissionView is what the snapshot says of the classes. was is the last reading.

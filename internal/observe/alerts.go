@@ -5,8 +5,6 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-gateway/weir/internal/observe/alert"
 	"github.com/weir-gateway/weir/internal/observe/monitor"
 )
@@ -45,26 +43,17 @@ func (w *Watch) alertNumbers() alert.Numbers {
 }
 
 // newAlertMetrics shows what was posted to webhooks.
-func newAlertMetrics(a *alert.Alerts, c *catalog) *coreMetrics {
-	c.when = "With `alerts.webhooks`."
-	deliveries := c.desc("weir_alert_webhook_deliveries_total", "Alerts for a webhook, by result: sent, failed (rejected, or given up), dropped (too many were queued).", "webhook", "result")
-	retries := c.desc("weir_alert_webhook_retries_total", "Attempts to post an alert beyond the first.", "webhook")
-	queued := c.desc("weir_alert_webhook_queue", "Alerts that wait for a webhook.", "webhook")
-	c.when = ""
-	each := func(desc *prometheus.Desc, kind prometheus.ValueType, read func(name string, s alert.Stats, emit func(float64, ...string))) metric {
-		return metric{desc, kind, func(emit func(float64, ...string)) {
-			for name, s := range a.Stats() {
-				read(name, s, emit)
-			}
-		}}
-	}
-	return &coreMetrics{list: []metric{
-		each(deliveries, prometheus.CounterValue, func(name string, s alert.Stats, emit func(float64, ...string)) {
-			emit(float64(s.Sent), name, "sent")
-			emit(float64(s.Failed), name, "failed")
-			emit(float64(s.Dropped), name, "dropped")
-		}),
-		each(retries, prometheus.CounterValue, func(name string, s alert.Stats, emit func(float64, ...string)) { emit(float64(s.Retried), name) }),
-		each(queued, prometheus.GaugeValue, func(name string, s alert.Stats, emit func(float64, ...string)) { emit(float64(s.Queued), name) }),
-	}}
+func newAlertMetrics(a *alert.Alerts, c *catalog) *group {
+	g := c.group("With `alerts.webhooks`.")
+	deliveries := g.metric("weir_alert_webhook_deliveries_total", "Alerts for a webhook, by result: sent, failed (rejected, or given up), dropped (too many were queued).", "webhook", "result")
+	retries := g.metric("weir_alert_webhook_retries_total", "Attempts to post an alert beyond the first.", "webhook")
+	queued := g.metric("weir_alert_webhook_queue", "Alerts that wait for a webhook.", "webhook")
+	g.read(func(to scrape) {
+		for name, s := range a.Stats() {
+			putAll(to, deliveries, map[string]uint64{"sent": s.Sent, "failed": s.Failed, "dropped": s.Dropped}, name)
+			put(to, retries, s.Retried, name)
+			put(to, queued, s.Queued, name)
+		}
+	})
+	return g
 }

@@ -37,7 +37,7 @@ func TestMetricsReferenceIsCurrent(t *testing.T) {
 	}
 	var c catalog
 	n := &Node{Governor: g}
-	(&Watch{Node: n, clients: &clients{Node: n}}).collectors(&c, true, true)
+	(&Watch{Node: n, clients: &clients{Node: n}}).collectors(&c, true)
 	seen := map[string]bool{}
 	for _, m := range c.list {
 		if seen[m.name] {

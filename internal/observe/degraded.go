@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weir-gateway/weir/broker/nats"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/governor"
@@ -138,19 +136,17 @@ func (d *degraded) list() []admin.Degradation {
 }
 
 // newDegradedMetrics shows every mode.
-func newDegradedMetrics(d *degraded, c *catalog) *coreMetrics {
-	desc := c.desc("weir_degraded", "1 while the node is in this degraded mode: it serves what it still can.", "mode")
-	return &coreMetrics{list: []metric{{desc, prometheus.GaugeValue, func(emit func(float64, ...string)) {
-		active := map[string]bool{}
-		for _, a := range d.list() {
-			active[a.Mode] = true
-		}
+func newDegradedMetrics(d *degraded, c *catalog) *group {
+	g := c.group("")
+	by(g, "weir_degraded", "1 while the node is in this degraded mode: it serves what it still can.", "mode", func() map[string]int {
+		all := map[string]int{}
 		for _, m := range modes {
-			v := 0.0
-			if active[m.name] {
-				v = 1
-			}
-			emit(v, m.name)
+			all[m.name] = 0
 		}
-	}}}}
+		for _, a := range d.list() {
+			all[a.Mode] = 1
+		}
+		return all
+	})
+	return g
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-gateway/weir/internal/observe/metrics"
 )
 
-// constHistogram is c as a metric: classic buckets, or a native histogram.
-func constHistogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, native bool, since time.Time, labels ...string) prometheus.Metric {
-	if native {
-		if m, err := nativeHistogram(d, c, since, labels...); err == nil {
+// histogram is c as a metric: classic buckets, or a native histogram.
+func (a *Node) histogram(d *prometheus.Desc, c *metrics.Counts, bounds []float64, labels ...string) prometheus.Metric {
+	if a.NativeHistograms {
+		if m, err := nativeHistogram(d, c, a.Started, labels...); err == nil {
 			return m
 		}
 	}
@@ -46,41 +46,23 @@ func nativeHistogram(d *prometheus.Desc, c *metrics.Counts, since time.Time, lab
 	return prometheus.NewConstNativeHistogram(d, c.Total(), c.Sum.Seconds(), positive, nil, zero, nativeSchema, zeroBelow, since, labels...)
 }
 
-// histograms shows how long things took.
-type histograms struct {
-	node                  *Node
-	delivery, store, tick *prometheus.Desc
-	native                bool
-}
-
 // Bounds of the classic buckets, in seconds.
 var (
 	latencyBounds = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5}
 	tickBounds    = []float64{0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1}
 )
 
-func newHistograms(a *Node, c *catalog, native bool) *histograms {
-	return &histograms{
-		node: a, native: native,
-		delivery: c.histogram("weir_delivery_seconds", "From a publish until a loop had handed it to the sockets of its subscribers. Of publications that were followed, one for each loop that delivered."),
-		store:    c.histogram("weir_broker_store_seconds", "From a publish to the broker's answer. Of publications that were followed."),
-		tick:     c.histogram("weir_loop_tick_seconds", "How long loops worked at a time."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (h *histograms) Describe(ch chan<- *prometheus.Desc) {
-	ch <- h.delivery
-	ch <- h.store
-	ch <- h.tick
-}
-
-// Collect implements prometheus.Collector.
-func (h *histograms) Collect(ch chan<- prometheus.Metric) {
-	emit := func(d *prometheus.Desc, c metrics.Counts, bounds []float64) {
-		ch <- constHistogram(d, &c, bounds, h.native, h.node.Started)
-	}
-	emit(h.delivery, h.node.Probe.Deliveries(), latencyBounds)
-	emit(h.store, h.node.Probe.Stores(), latencyBounds)
-	emit(h.tick, h.node.ticksOf(), tickBounds)
+// newHistograms shows how long things took.
+func newHistograms(a *Node, c *catalog) *group {
+	g := c.group("")
+	delivery := g.histogram("weir_delivery_seconds", "From a publish until a loop had handed it to the sockets of its subscribers. Of publications that were followed, one for each loop that delivered.")
+	store := g.histogram("weir_broker_store_seconds", "From a publish to the broker's answer. Of publications that were followed.")
+	tick := g.histogram("weir_loop_tick_seconds", "How long loops worked at a time.")
+	g.read(func(to scrape) {
+		deliveries, stores, ticks := a.Probe.Deliveries(), a.Probe.Stores(), a.ticksOf()
+		to <- a.histogram(delivery, &deliveries, latencyBounds)
+		to <- a.histogram(store, &stores, latencyBounds)
+		to <- a.histogram(tick, &ticks, tickBounds)
+	})
+	return g
 }

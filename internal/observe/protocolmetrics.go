@@ -1,110 +1,95 @@
 package observe
 
-import "github.com/prometheus/client_golang/prometheus"
-
-// protocolMetrics shows the protocols of other servers, those that are spoken, and
-// what they share.
-type protocolMetrics struct {
-	protocols                                           *Protocols
-	events, waiting, nodes, cluster, members, presences *prometheus.Desc
+// newProtocolMetrics shows the protocols of other servers, those that are spoken, and what
+// they share.
+func newProtocolMetrics(a *Node, c *catalog) *group {
+	g := c.group("With Mercure, Centrifuge or Pusher enabled.")
+	events := g.metric("weir_protocol_events_total", "What clients and publishers of a protocol did, and what became of them.", "protocol", "event")
+	waiting := g.metric("weir_protocol_waiting_messages", "Messages that wait for slow clients of a protocol.", "protocol")
+	nodes := g.metric("weir_cluster_nodes", "Nodes that live, this one included.")
+	cluster := g.metric("weir_cluster_events_total", "What happened between nodes.", "event")
+	members := g.metric("weir_presence_members", "Members of channels: of this node, or of all.", "of")
+	presences := g.metric("weir_presence_events_total", "What happened to the presence of nodes and members.", "event")
+	g.read(func(to scrape) {
+		p := a.Protocols
+		if !p.Started.Load() {
+			return
+		}
+		for protocol, counts := range p.events() {
+			putAll(to, events, counts, protocol)
+		}
+		if p.Centrifuge != nil {
+			put(to, waiting, p.Centrifuge.Stats().Queued, "centrifuge")
+		}
+		if p.Pusher != nil {
+			put(to, waiting, p.Pusher.Stats().Waiting, "pusher")
+		}
+		c, s := p.Cluster.Stats(), p.Presence.Stats()
+		put(to, nodes, c.Nodes)
+		putAll(to, cluster, map[string]uint64{
+			"joined": c.Joined, "gone": c.Gone, "expired": c.Expired, "dropped": c.Dropped, "refused": c.Refused, "malformed": c.Malformed,
+		})
+		putAll(to, members, map[string]int64{"this": s.Local, "all": s.Members})
+		putAll(to, presences, map[string]uint64{"refused": s.Refused, "told": s.Events, "hole": s.Holes, "sync": s.Syncs, "malformed": s.Malformed})
+	})
+	return g
 }
 
-func newProtocolMetrics(a *Node, c *catalog) *protocolMetrics {
-	c.when = "With Mercure, Centrifuge or Pusher enabled."
-	defer func() { c.when = "" }()
-	return &protocolMetrics{
-		protocols: a.Protocols,
-		events:    c.desc("weir_protocol_events_total", "What clients and publishers of a protocol did, and what became of them.", "protocol", "event"),
-		waiting:   c.desc("weir_protocol_waiting_messages", "Messages that wait for slow clients of a protocol.", "protocol"),
-		nodes:     c.desc("weir_cluster_nodes", "Nodes that live, this one included."),
-		cluster:   c.desc("weir_cluster_events_total", "What happened between nodes.", "event"),
-		members:   c.desc("weir_presence_members", "Members of channels: of this node, or of all.", "of"),
-		presences: c.desc("weir_presence_events_total", "What happened to the presence of nodes and members.", "event"),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *protocolMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.events, m.waiting, m.nodes, m.cluster, m.members, m.presences} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *protocolMetrics) Collect(ch chan<- prometheus.Metric) {
-	p := m.protocols
-	if !p.Started.Load() {
-		return
-	}
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
-	}
-	event := func(protocol, name string, n uint64) { count(m.events, n, protocol, name) }
+// events counts what happened, by protocol and event.
+func (p *Protocols) events() map[string]map[string]uint64 {
+	all := map[string]map[string]uint64{}
 	if s := p.Mercure.Load(); s != nil {
 		t := s.Stats()
-		event("mercure", "subscribed", t.Subscribed)
-		event("mercure", "resumed", t.Resumed)
-		event("mercure", "unknown_id", t.UnknownIDs)
-		event("mercure", "denied", t.Denied)
-		event("mercure", "published", t.Published)
-		event("mercure", "refused", t.Refused)
-		event("mercure", "event_lost", t.EventsLost)
-		event("mercure", "unlisted", t.Unlisted)
+		all["mercure"] = map[string]uint64{
+			"subscribed": t.Subscribed,
+			"resumed":    t.Resumed,
+			"unknown_id": t.UnknownIDs,
+			"denied":     t.Denied,
+			"published":  t.Published,
+			"refused":    t.Refused,
+			"event_lost": t.EventsLost,
+			"unlisted":   t.Unlisted,
+		}
 	}
 	if p.Centrifuge != nil {
 		t := p.Centrifuge.Stats()
-		event("centrifuge", "command", t.Commands)
-		event("centrifuge", "failed", t.Failed)
-		event("centrifuge", "recovered", t.Recovered)
-		event("centrifuge", "unrecovered", t.Unrecovered)
-		event("centrifuge", "insufficient", t.Insufficient)
-		event("centrifuge", "disconnected", t.Disconnects)
-		event("centrifuge", "too_slow", t.Slow)
-		event("centrifuge", "dropped", t.Dropped)
-		event("centrifuge", "backend_error", t.BackendErrors)
-		event("centrifuge", "event_lost", t.EventsLost)
-		event("centrifuge", "api_call", t.APICalls)
-		gauge(m.waiting, t.Queued, "centrifuge")
+		all["centrifuge"] = map[string]uint64{
+			"command":       t.Commands,
+			"failed":        t.Failed,
+			"recovered":     t.Recovered,
+			"unrecovered":   t.Unrecovered,
+			"insufficient":  t.Insufficient,
+			"disconnected":  t.Disconnects,
+			"too_slow":      t.Slow,
+			"dropped":       t.Dropped,
+			"backend_error": t.BackendErrors,
+			"event_lost":    t.EventsLost,
+			"api_call":      t.APICalls,
+		}
 	}
 	if p.Pusher != nil {
 		t := p.Pusher.Stats()
-		event("pusher", "connected", t.Connected)
-		event("pusher", "turned_away", t.Rejected)
-		event("pusher", "too_slow", t.Slow)
-		event("pusher", "flooded", t.Flooded)
-		event("pusher", "unanswered", t.Unanswered)
-		event("pusher", "subscribed", t.Subscribed)
-		event("pusher", "denied", t.Denied)
-		event("pusher", "client_event", t.ClientEvents)
-		event("pusher", "limited", t.Limited)
-		event("pusher", "triggered", t.Triggers)
-		event("pusher", "refused", t.Refused)
-		event("pusher", "terminated", t.Terminated)
-		event("pusher", "notice_lost", t.NoticesLost)
-		event("pusher", "webhook", t.Webhooks)
-		event("pusher", "webhook_retried", t.WebhooksRetried)
-		event("pusher", "webhook_failed", t.WebhooksFailed)
-		event("pusher", "webhook_dropped", t.WebhooksDropped)
-		event("pusher", "dropped", t.Dropped)
-		event("pusher", "conflated", t.Conflated)
-		gauge(m.waiting, t.Waiting, "pusher")
+		all["pusher"] = map[string]uint64{
+			"connected":       t.Connected,
+			"turned_away":     t.Rejected,
+			"too_slow":        t.Slow,
+			"flooded":         t.Flooded,
+			"unanswered":      t.Unanswered,
+			"subscribed":      t.Subscribed,
+			"denied":          t.Denied,
+			"client_event":    t.ClientEvents,
+			"limited":         t.Limited,
+			"triggered":       t.Triggers,
+			"refused":         t.Refused,
+			"terminated":      t.Terminated,
+			"notice_lost":     t.NoticesLost,
+			"webhook":         t.Webhooks,
+			"webhook_retried": t.WebhooksRetried,
+			"webhook_failed":  t.WebhooksFailed,
+			"webhook_dropped": t.WebhooksDropped,
+			"dropped":         t.Dropped,
+			"conflated":       t.Conflated,
+		}
 	}
-	c, s := p.Cluster.Stats(), p.Presence.Stats()
-	gauge(m.nodes, int64(c.Nodes))
-	count(m.cluster, c.Joined, "joined")
-	count(m.cluster, c.Gone, "gone")
-	count(m.cluster, c.Expired, "expired")
-	count(m.cluster, c.Dropped, "dropped")
-	count(m.cluster, c.Refused, "refused")
-	count(m.cluster, c.Malformed, "malformed")
-	gauge(m.members, s.Local, "this")
-	gauge(m.members, s.Members, "all")
-	count(m.presences, s.Refused, "refused")
-	count(m.presences, s.Events, "told")
-	count(m.presences, s.Holes, "hole")
-	count(m.presences, s.Syncs, "sync")
-	count(m.presences, s.Malformed, "malformed")
+	return all
 }

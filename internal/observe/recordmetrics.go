@@ -1,50 +1,28 @@
 package observe
 
-import "github.com/prometheus/client_golang/prometheus"
-
-// recordMetrics shows recordings and held connections.
-type recordMetrics struct {
-	node                                                              *Node
-	running, started, attached, ended, refused, passed, events, holds *prometheus.Desc
-}
-
-func newRecordMetrics(a *Node, c *catalog) *recordMetrics {
-	d := c.desc
-	return &recordMetrics{
-		node:     a,
-		running:  d("weir_recordings", "Replies that are being recorded."),
-		started:  d("weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded."),
-		attached: d("weir_recordings_attached_total", "Clients that joined a recording, under way or ended."),
-		ended:    d("weir_recordings_ended_total", "Recordings by how they ended: whole, or why they are not.", "how"),
-		refused:  d("weir_recordings_refused_total", "Requests refused because too many replies were being recorded."),
-		passed:   d("weir_recordings_passed_total", "Replies of recorded routes that were no event streams."),
-		events:   d("weir_recordings_events_total", "Events stored."),
-		holds:    d("weir_holds_total", "Connections that backends turned into subscriptions, and asked to where they may not.", "result"),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *recordMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
-
-// Collect implements prometheus.Collector.
-func (m *recordMetrics) Collect(ch chan<- prometheus.Metric) {
-	s, f := m.node.Recorder.Stats(), m.node.Front.Stats()
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	ch <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, float64(s.Running))
-	count(m.started, s.Started)
-	count(m.attached, s.Attached)
-	count(m.ended, s.Whole, "whole")
-	count(m.ended, s.Lost, "gateway_lost")
-	for cause, n := range s.Broken {
-		if cause != "gateway_lost" {
-			count(m.ended, n, cause)
+// newRecordMetrics shows recordings and held connections.
+func newRecordMetrics(a *Node, c *catalog) *group {
+	g := c.group("")
+	one(g, "weir_recordings", "Replies that are being recorded.", func() int { return a.Recorder.Stats().Running })
+	one(g, "weir_recordings_begun_total", "Times a backend was asked for a reply to be recorded.", func() uint64 { return a.Recorder.Stats().Started })
+	one(g, "weir_recordings_attached_total", "Clients that joined a recording, under way or ended.", func() uint64 { return a.Recorder.Stats().Attached })
+	ended := g.metric("weir_recordings_ended_total", "Recordings by how they ended: whole, or why they are not.", "how")
+	g.read(func(to scrape) {
+		s := a.Recorder.Stats()
+		put(to, ended, s.Whole, "whole")
+		put(to, ended, s.Lost, "gateway_lost")
+		for cause, n := range s.Broken {
+			if cause != "gateway_lost" {
+				put(to, ended, n, cause)
+			}
 		}
-	}
-	count(m.refused, s.Refused)
-	count(m.passed, s.Passed)
-	count(m.events, s.Events)
-	count(m.holds, f.Held, "held")
-	count(m.holds, f.HoldsRefused, "refused")
+	})
+	one(g, "weir_recordings_refused_total", "Requests refused because too many replies were being recorded.", func() uint64 { return a.Recorder.Stats().Refused })
+	one(g, "weir_recordings_passed_total", "Replies of recorded routes that were no event streams.", func() uint64 { return a.Recorder.Stats().Passed })
+	one(g, "weir_recordings_events_total", "Events stored.", func() uint64 { return a.Recorder.Stats().Events })
+	by(g, "weir_holds_total", "Connections that backends turned into subscriptions, and asked to where they may not.", "result", func() map[string]uint64 {
+		f := a.Front.Stats()
+		return map[string]uint64{"held": f.Held, "refused": f.HoldsRefused}
+	})
+	return g
 }

@@ -1,10 +1,6 @@
 package observe
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/weir-gateway/weir/internal/front/auth"
-)
+import "github.com/weir-gateway/weir/internal/front/auth"
 
 // RevocationState is what a node knows of revoked subjects and tokens.
 type RevocationState struct {
@@ -15,34 +11,21 @@ type RevocationState struct {
 }
 
 // newRevocationMetrics shows the subjects and tokens that are revoked.
-func newRevocationMetrics(a *Node, c *catalog) *coreMetrics {
-	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	one := func(f func(s *RevocationState) float64) func(func(float64, ...string)) {
-		return func(emit func(float64, ...string)) {
-			s := a.Revocations()
-			emit(f(&s))
+func newRevocationMetrics(a *Node, c *catalog) *group {
+	g := c.group("With the NATS broker.")
+	stored := g.metric("weir_revocations_stored", "1 if this node follows the revocations that NATS has stored, 0 if it does not.")
+	g.read(func(to scrape) {
+		if s := a.Revocations(); s.Shared || s.Stores {
+			put(to, stored, truth(s.Shared))
 		}
-	}
-	when := c.when
-	c.when = "With the NATS broker."
-	stored := c.desc("weir_revocations_stored", "1 if this node follows the revocations that NATS has stored, 0 if it does not.")
-	c.when = when
-	return &coreMetrics{list: []metric{
-		{c.desc("weir_revocations", "Revocations in force on this node, by kind: subject, token.", "kind"), gauge, func(emit func(float64, ...string)) {
-			s := a.Revocations()
-			emit(float64(s.Subjects), auth.RevokedSubject)
-			emit(float64(s.Tokens), auth.RevokedToken)
-		}},
-		{stored, gauge, func(emit func(float64, ...string)) {
-			switch s := a.Revocations(); {
-			case s.Shared:
-				emit(1)
-			case s.Stores:
-				emit(0)
-			}
-		}},
-		{c.desc("weir_revocation_refusals_total", "Tokens and clients refused because they are revoked."), counter, one(func(s *RevocationState) float64 { return float64(s.Refused) })},
-		{c.desc("weir_revocation_closed_total", "Connections and proxied requests ended because their client was revoked."), counter, one(func(s *RevocationState) float64 { return float64(s.Closed) })},
-		{c.desc("weir_revocation_dropped_total", "Revocations of other nodes that are not in force here, because there are too many."), counter, one(func(s *RevocationState) float64 { return float64(s.Overflow) })},
-	}}
+	})
+	g.when = ""
+	by(g, "weir_revocations", "Revocations in force on this node, by kind: subject, token.", "kind", func() map[string]int {
+		s := a.Revocations()
+		return map[string]int{auth.RevokedSubject: s.Subjects, auth.RevokedToken: s.Tokens}
+	})
+	one(g, "weir_revocation_refusals_total", "Tokens and clients refused because they are revoked.", func() uint64 { return a.Revocations().Refused })
+	one(g, "weir_revocation_closed_total", "Connections and proxied requests ended because their client was revoked.", func() uint64 { return a.Revocations().Closed })
+	one(g, "weir_revocation_dropped_total", "Revocations of other nodes that are not in force here, because there are too many.", func() uint64 { return a.Revocations().Overflow })
+	return g
 }

@@ -82,7 +82,7 @@ func New(n *Node, cfg Config) (*Watch, error) {
 		return nil, fmt.Errorf("alerts: %w", err)
 	}
 	w.snapshots = &snapshots{Node: n, clients: w.clients, degraded: w.degraded}
-	for _, c := range w.collectors(&catalog{}, n.TLS != nil, n.NATS != nil) {
+	for _, c := range w.collectors(&catalog{}, false) {
 		if err := cfg.Registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -93,17 +93,27 @@ func New(n *Node, cfg Config) (*Watch, error) {
 	return w, err
 }
 
-// collectors are all metrics there are; c gets to know those of our own.
-func (w *Watch) collectors(c *catalog, withTLS, withNATS bool) []prometheus.Collector {
+// collectors are all metrics there are of this node, or of any; c gets to know those of our own.
+func (w *Watch) collectors(c *catalog, all bool) []prometheus.Collector {
 	n := w.Node
 	list := []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newMetrics(w, c, withTLS), newHistograms(n, c, n.NativeHistograms), newLagMetrics(n, c), newWingMetrics(n, c), newExtensionMetrics(n, c), newRecordMetrics(n, c), newBatchMetrics(n, c, n.NativeHistograms),
-		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
+		newConnectionMetrics(n, c), newMessageMetrics(w, c), newRequestMetrics(n, c), newLoopMetrics(n, c), newHistograms(n, c), newLagMetrics(n, c),
+		newUpstreamMetrics(n, c), newPeerMetrics(n, c), newPolicyMetrics(n, c), newExtensionMetrics(n, c), newRecordMetrics(n, c), newBatchMetrics(n, c),
+		newGovernorMetrics(c, n.Governor), newDegradedMetrics(w.degraded, c), newAdmissionMetrics(n, c), newLimitMetrics(n, c), newProtocolMetrics(n, c), newSourceMetrics(n, c),
 		newLoginMetrics(w.login, c), newRevocationMetrics(n, c), newSharedLimitMetrics(n, c), newAlertMetrics(w.alerts, c), newConntrackMetrics(conntrackDir, c),
 	}
-	if withNATS {
-		list = append(list, newBrokerMetrics(n, c))
+	if all || n.TLS != nil {
+		list = append(list, newTLSMetrics(n, c))
+	}
+	if all || n.ACME != nil {
+		list = append(list, newACMEMetrics(n, c))
+	}
+	if all || n.HTTP3 != nil {
+		list = append(list, newHTTP3Metrics(n, c))
+	}
+	if all || n.NATS != nil {
+		list = append(list, newBrokerMetrics(n, c), newSiteMetrics(n, c))
 	}
 	return list
 }

@@ -1,8 +1,6 @@
 package login
 
 import (
-	"iter"
-
 	"github.com/weir-gateway/weir/internal/front/redact"
 )
 
@@ -41,16 +39,13 @@ func (o *OIDC) refuse(result, status int, text string, err error) *Refused {
 func (o *OIDC) Throttled() { o.counts[resultThrottled].Add(1) }
 
 // Results are the logins so far, by result. A nil OIDC has had none.
-func (o *OIDC) Results() iter.Seq2[string, uint64] {
-	return func(yield func(string, uint64) bool) {
-		for i, name := range resultNames {
-			n := uint64(0)
-			if o != nil {
-				n = o.counts[i].Load()
-			}
-			if !yield(name, n) {
-				return
-			}
+func (o *OIDC) Results() map[string]uint64 {
+	all := map[string]uint64{}
+	for i, name := range resultNames {
+		all[name] = 0
+		if o != nil {
+			all[name] = o.counts[i].Load()
 		}
 	}
+	return all
 }
