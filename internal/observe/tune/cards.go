@@ -35,35 +35,46 @@ type Coalesce struct {
 type Feature struct{ Possible, Active bool }
 
 // perDevice checks every network card. An error for one decides the verdict.
-func perDevice(p *probe, judge func(dev string, v *verdict) error, fine string) verdict {
-	devices := p.devices()
-	if len(devices) == 0 {
-		return verdict{state: Unsupported, why: "not supported here: this network namespace has no network card, only virtual devices"}
-	}
-	v := verdict{state: OK, why: fine}
-	for _, dev := range devices {
-		err := judge(dev, &v)
-		switch state := unreadable(err); state {
-		case OK:
-		case Unsupported:
-			if v.state == OK {
-				v = verdict{state: state, now: v.now, why: "not supported here: " + strings.TrimSuffix(err.Error(), ": "+ErrUnsupported.Error())}
-			}
-		case Absent:
-			return verdict{state: state, why: fmt.Sprintf("%s: this kernel does not have it: %v", dev, err)}
-		default:
-			return verdict{state: state, why: fmt.Sprintf("%s cannot be read: %v", dev, err)}
+func perDevice(judge func(p *probe, dev string, v *verdict) error, fine string) func(*probe) verdict {
+	return func(p *probe) verdict {
+		devices := p.devices()
+		if len(devices) == 0 {
+			return verdict{state: Unsupported, why: "not supported here: this network namespace has no network card, only virtual devices"}
 		}
+		v := verdict{state: OK, why: fine}
+		for _, dev := range devices {
+			err := judge(p, dev, &v)
+			switch state := unreadable(err); state {
+			case OK:
+			case Unsupported:
+				if v.state == OK {
+					v = verdict{state: state, now: v.now, why: "not supported here: " + strings.TrimSuffix(err.Error(), ": "+ErrUnsupported.Error())}
+				}
+			case Absent:
+				return verdict{state: state, why: fmt.Sprintf("%s: this kernel does not have it: %v", dev, err)}
+			default:
+				return verdict{state: state, why: fmt.Sprintf("%s cannot be read: %v", dev, err)}
+			}
+		}
+		return v
 	}
-	return v
 }
 
 // perCard is perDevice for what only ethtool reads.
-func perCard(p *probe, judge func(dev string, v *verdict) error, fine string) verdict {
-	if p.Card == nil {
-		return verdict{state: Unsupported, why: "not supported here: these files are not the running kernel's, and a card is read from the kernel"}
+func perCard[T any](read func(EthtoolReader, string) (T, error), judge func(p *probe, dev string, has T, v *verdict) error, fine string) func(*probe) verdict {
+	all := perDevice(func(p *probe, dev string, v *verdict) error {
+		has, err := read(p.Card, dev)
+		if err != nil {
+			return err
+		}
+		return judge(p, dev, has, v)
+	}, fine)
+	return func(p *probe) verdict {
+		if p.Card == nil {
+			return verdict{state: Unsupported, why: "not supported here: these files are not the running kernel's, and a card is read from the kernel"}
+		}
+		return all(p)
 	}
-	return perDevice(p, judge, fine)
 }
 
 // need adds a step.

@@ -1,22 +1,13 @@
 package tune
 
-import "io/fs"
+import (
+	"io/fs"
+	"slices"
+)
 
 // Checks are all of them, in the order of a report.
 func Checks() []Check {
-	return []Check{
-		somaxconn(), synBacklog(), syncookies(), abortOnOverflow(), migrateReq(),
-		portRange(), reservedPorts(), twReuse(), finTimeout(), maxTwBuckets(),
-		tcpRmem(), tcpWmem(), tcpMem(), rmemMax(), wmemMax(), moderateRcvbuf(), notsentLowat(), maxOrphans(),
-		congestion(), defaultQdisc(), slowStartAfterIdle(), timestamps(), sack(), windowScaling(), keepalive(), retries2(), fastopen(), mtuProbing(),
-		netdevBacklog(), netdevBudget(), netdevBudgetUsecs(), busyPoll(), busyRead(), classQueues(), cpuGovernor(),
-		nicChannels(), nicRings(), nicCoalesce(), nicOffloads(), receiveSteering(), flowEntries(), transmitSteering(), irqAffinity(),
-		fileMax(), nrOpen(), nofile(),
-		swappiness(), hugePages(),
-		conntrackMax(), conntrackBuckets(), conntrackEstablished(), notrack(),
-		cgroupMemory(), cgroupCPU(), cgroupPids(),
-		twRecycle(), tcpLowLatency(), tcpFack(), advWinScale(), schedGranularity(),
-	}
+	return slices.Concat(acceptChecks, portsChecks, buffersChecks, tcpChecks, packetsChecks, cardChecks, filesChecks, conntrackChecks, cgroupChecks, obsoleteChecks)
 }
 
 // A missingError is for what is not there, in words.

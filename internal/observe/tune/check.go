@@ -14,8 +14,8 @@ type Check struct {
 	// HostOnly: it belongs to the machine and is not visible in a network namespace of
 	// its own.
 	HostOnly bool
-	// Doc is what every finding repeats.
-	Doc
+	// What every finding repeats. Undo is empty for what `weir tune undo` restores.
+	Threshold, Source, Since, Risk, Undo string
 	// Worth is the experiment that measured the change.
 	Worth Worth
 	// Base is the value that a machine of the profile has without any evidence; "" leaves
@@ -23,18 +23,13 @@ type Check struct {
 	Base func(Profile) string
 	// Gone is the reason for a knob that this kernel does not have; "" for the usual one.
 	Gone string
+	// shows are the counters of /proc/net that are evidence, whatever they are.
+	shows []string
 	// evaluate gets the sysctl's value; probe does everything by itself. One of them is set.
 	evaluate func(p *probe, now string) verdict
 	probe    func(p *probe) verdict
 	// path of what judge reads, if it is not the sysctl called Name.
 	path string
-}
-
-// Doc describes a knob for the reader of a report.
-type Doc struct {
-	Threshold, Source, Since, Risk string
-	// Undo is empty for what `weir tune undo` restores.
-	Undo string
 }
 
 // A verdict is what a check decides.
@@ -78,6 +73,9 @@ func (c *Check) decide(p *probe) verdict {
 	}
 	now = strings.Join(strings.Fields(now), " ")
 	p.note(c.Name, now, c.file())
+	for _, name := range c.shows {
+		p.count(name)
+	}
 	v := c.evaluate(p, now)
 	v.now = now
 	if v.state == Change && v.steps == nil && v.config == nil {
@@ -131,24 +129,35 @@ func watch(format string, a ...any) verdict {
 	return verdict{state: Watch, why: fmt.Sprintf(format, a...)}
 }
 
-// atLeast raises a number to want and leaves a greater one.
-func atLeast(now string, want int64, why string) verdict {
-	n, err := strconv.ParseInt(now, 10, 64)
-	switch {
-	case err != nil:
-		return watch("%q is not a number", now)
-	case n < want:
-		return change(strconv.FormatInt(want, 10), "%s", why)
+// numeric evaluates a number.
+func numeric(evaluate func(p *probe, n int64) verdict) func(*probe, string) verdict {
+	return func(p *probe, now string) verdict {
+		n, err := strconv.ParseInt(now, 10, 64)
+		if err != nil {
+			return watch("%q is not a number", now)
+		}
+		return evaluate(p, n)
 	}
-	return good("at least %d", want)
+}
+
+// atLeast raises a number to want and leaves a greater one.
+func atLeast(want int64, why string) func(*probe, string) verdict {
+	return numeric(func(_ *probe, n int64) verdict {
+		if n < want {
+			return change(strconv.FormatInt(want, 10), "%s", why)
+		}
+		return good("at least %d", want)
+	})
 }
 
 // exactly wants one value.
-func exactly(now, want, why, fine string) verdict {
-	if want != "" && now != want {
-		return change(want, "%s", why)
+func exactly(want, why, fine string) func(*probe, string) verdict {
+	return func(_ *probe, now string) verdict {
+		if now != want {
+			return change(want, "%s", why)
+		}
+		return good("%s", fine)
 	}
-	return good("%s", fine)
 }
 
 // percent is n of all in percent; 0 of nothing.

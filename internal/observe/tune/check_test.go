@@ -206,7 +206,7 @@ func TestChecksAreComplete(t *testing.T) {
 		}
 		seen[c.Name] = true
 		if c.Threshold == "" || c.Source == "" || c.Since == "" || c.Risk == "" || c.Area == "" {
-			t.Errorf("%s lacks documentation: %+v", c.Name, c.Doc)
+			t.Errorf("%s lacks documentation: %+v", c.Name, c)
 		}
 		if (c.Worth.None == "") == (c.Worth.Page == "") {
 			t.Errorf("%s: what it is worth is neither measured nor explained, or both: %+v", c.Name, c.Worth)

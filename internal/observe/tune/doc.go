@@ -1,7 +1,7 @@
 // Package tune compares a machine's kernel, network card and limits with what a gateway
 // of very many connections needs, and changes them where that is asked for.
 //
-// Each check has a file of its own, knob_*.go: what it reads, the threshold, the kernel's
+// Each check is a row of a table in knobs_*.go: what it reads, the threshold, the kernel's
 // documentation, the kernel that has it, the risk, the way back, and what the change was
 // worth in the experiment that measured it. [Checks] lists them all. [Run] only reads.
 // [Apply] writes the previous values into a [Journal] before it changes the first one, so

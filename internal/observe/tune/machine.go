@@ -133,34 +133,24 @@ func (p *probe) number(name string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// netstat reads a counter of /proc/net/netstat or /proc/net/snmp, such as TcpExt,
-// ListenOverflows; 0 without it. The counters are those of the network namespace since
-// it was made.
-func (p *probe) netstat(group, name string) int64 {
-	file := "/proc/net/netstat"
-	if group == "Tcp" {
+// count reads a counter of the network namespace since it was made, such as "TcpExt
+// ListenOverflows", or a value of /proc/net/sockstat, such as "TCP tw"; 0 without it.
+func (p *probe) count(name string) int64 {
+	group, key, _ := strings.Cut(name, " ")
+	file, find := "/proc/net/netstat", counter
+	switch group {
+	case "Tcp":
 		file = "/proc/net/snmp"
+	case "TCP":
+		file, find = "/proc/net/sockstat", pair
 	}
 	s, err := p.read(file)
 	if err != nil {
 		return 0
 	}
-	n, ok := counter(s, group, name)
+	n, ok := find(s, group+":", key)
 	if ok {
-		p.note(group+" "+name, strconv.FormatInt(n, 10), file)
-	}
-	return n
-}
-
-// sockstat reads a value of /proc/net/sockstat, such as TCP, tw; 0 without it.
-func (p *probe) sockstat(group, name string) int64 {
-	s, err := p.read("/proc/net/sockstat")
-	if err != nil {
-		return 0
-	}
-	n, ok := pair(s, group+":", name)
-	if ok {
-		p.note(group+" "+name, strconv.FormatInt(n, 10), "/proc/net/sockstat")
+		p.note(name, strconv.FormatInt(n, 10), file)
 	}
 	return n
 }
@@ -197,7 +187,7 @@ func counter(text, group, name string) (int64, bool) {
 	var names []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		if len(f) == 0 || f[0] != group+":" {
+		if len(f) == 0 || f[0] != group {
 			continue
 		}
 		if names == nil {
