@@ -190,14 +190,11 @@ func (s *snapshots) process(now time.Time) admin.Process {
 
 // connected is who is connected, by what they do.
 func (s *snapshots) connected() admin.Connected {
-	c := admin.Connected{Open: s.Loops.Open(), Max: s.Loops.MaxConns(), ByProtocol: map[string]int64{}, Suites: []admin.Suite{}}
+	c := admin.Connected{Open: s.Loops.Open(), Max: s.Loops.MaxConns(), ByProtocol: s.byTransport(), Suites: []admin.Suite{}}
 	if s.TLS != nil {
 		for _, x := range s.TLS.Stats().Suites {
 			c.Suites = append(c.Suites, admin.Suite{Protocol: x.Protocol, Suite: x.Suite, Handshakes: x.Count})
 		}
-	}
-	for name, n := range s.byTransport() {
-		c.ByProtocol[name] = n
 	}
 	return c
 }

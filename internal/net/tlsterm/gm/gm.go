@@ -216,9 +216,9 @@ func Server(rw io.ReadWriter, cfg *ServerConfig, version uint16) (*State, error)
 	var s *State
 	var err error
 	if version == VersionTLCP {
-		s, err = (&tlcpServer{conn: c, cfg: cfg}).handshake()
+		s, err = (&tlcpServer{tlcpParty: tlcpParty{party: party{conn: c}}, cfg: cfg}).handshake()
 	} else {
-		s, err = (&tls13Server{conn: c, cfg: cfg}).handshake()
+		s, err = (&tls13Server{tls13Party: tls13Party{party: party{conn: c}}, cfg: cfg}).handshake()
 	}
 	if err != nil {
 		c.sendAlert(err)
@@ -234,9 +234,9 @@ func Client(rw io.ReadWriter, cfg *ClientConfig) (*State, error) {
 	var s *State
 	var err error
 	if cfg.Version == VersionTLCP {
-		s, err = (&tlcpClient{conn: c, cfg: cfg}).handshake()
+		s, err = (&tlcpClient{tlcpParty: tlcpParty{party: party{conn: c}}, cfg: cfg}).handshake()
 	} else {
-		s, err = (&tls13Client{conn: c, cfg: cfg}).handshake()
+		s, err = (&tls13Client{tls13Party: tls13Party{party: party{conn: c}}, cfg: cfg}).handshake()
 	}
 	if err != nil {
 		c.sendAlert(err)

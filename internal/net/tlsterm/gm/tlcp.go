@@ -1,13 +1,40 @@
 package gm
 
 import (
+	"slices"
 	"time"
 
 	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// What both sides of TLCP share.
+// A tlcpParty is one side of a handshake of TLCP.
+type tlcpParty struct {
+	party
+	random         []byte // the server's
+	master         []byte
+	client, server Keys
+}
+
+func (h *tlcpParty) deriveKeys() {
+	h.client, h.server = tlcpKeys(h.suite, h.master, h.hello.random, h.random)
+}
+
+// sendFinished sends the Finished of this side behind ChangeCipherSpec; k are its keys.
+func (h *tlcpParty) sendFinished(side string, k Keys) error {
+	h.writeChange()
+	h.out.set(h.suite, k)
+	h.write(finishedMessage(tlcpFinished(h.master, side+" finished", h.transcript())))
+	return nil
+}
+
+// readFinished reads the ChangeCipherSpec and the Finished of the other side; k are its keys.
+func (h *tlcpParty) readFinished(side string, k Keys) error {
+	if err := h.readChange(h.suite, k); err != nil {
+		return err
+	}
+	return h.party.readFinished(side, tlcpFinished(h.master, side+" finished", h.transcript()))
+}
 
 // certificateList is the Certificate message of TLCP (GB/T 38636 §6.4.5.3): signing,
 // encryption, then what is above them. A nil pair is an empty list.
@@ -31,23 +58,12 @@ const maxCerts = 10
 
 func parseCertificateList(msg []byte) ([]*smx509.Certificate, error) {
 	s := bodyOf(msg)
+	malformed := fail(alertDecodeError, "a malformed list of certificates")
 	var list cryptobyte.String
 	if !s.ReadUint24LengthPrefixed(&list) || !s.Empty() {
-		return nil, fail(alertDecodeError, "a malformed list of certificates")
+		return nil, malformed
 	}
-	var certs []*smx509.Certificate
-	for !list.Empty() {
-		var der []byte
-		if !readBytes24(&list, &der) || len(certs) >= maxCerts {
-			return nil, fail(alertDecodeError, "a malformed list of certificates")
-		}
-		c, err := smx509.ParseCertificate(der)
-		if err != nil {
-			return nil, failWith(alertBadCertificate, err, "a certificate that cannot be parsed")
-		}
-		certs = append(certs, c)
-	}
-	return certs, nil
+	return parseCertificates(list, malformed, readBytes24)
 }
 
 // checkRoles verifies that the first two certificates are for signing and for encryption.
@@ -130,10 +146,8 @@ func (c *ServerConfig) selectProtocol(offered []string) (string, error) {
 		return "", nil
 	}
 	for _, p := range c.Protocols {
-		for _, o := range offered {
-			if p == o {
-				return p, nil
-			}
+		if slices.Contains(offered, p) {
+			return p, nil
 		}
 	}
 	return "", fail(alertNoApplicationProtocol, "no protocol of ALPN in common: the client offers %q", offered)

@@ -3,43 +3,33 @@ package gm
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/subtle"
 	"net"
 	"slices"
 	"time"
 
 	"github.com/emmansun/gmsm/ecdh"
-	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
 // A tlcpClient is the client's side of TLCP (GB/T 38636 §6.4).
 type tlcpClient struct {
-	*conn
+	tlcpParty
 	cfg *ClientConfig
 
-	hello     clientHello
 	answer    serverHello
-	suite     *Suite
 	resumable *session
 	resumed   bool
-	peer      []*smx509.Certificate
-	chains    [][]*smx509.Certificate
 	peerKey   []byte // the server's ephemeral key
 	demanded  bool   // the server demands a certificate
-	pre       []byte
-	master    []byte
-	client    Keys
-	server    Keys
 	ticket    *session
 }
 
 func (h *tlcpClient) handshake() (*State, error) {
 	defer func() { clear(h.master) }()
-	if err := h.sendHello(); err != nil { // §6.4.5.2.1
-		return nil, err
-	}
-	if err := h.readHello(); err != nil { // §6.4.5.2.2
+	if err := run(
+		h.sendHello, // §6.4.5.2.1
+		h.readHello, // §6.4.5.2.2
+	); err != nil {
 		return nil, err
 	}
 	steps := []func() error{
@@ -50,24 +40,19 @@ func (h *tlcpClient) handshake() (*State, error) {
 		h.sendCertificate,        // §6.4.5.7
 		h.sendKeyExchange,        // §6.4.5.8
 		h.sendCertificateVerify,  // §6.4.5.9
-		h.sendFinished,           // §6.4.5.10, behind ChangeCipherSpec
+		h.sendClientFinished,     // §6.4.5.10
 		h.flush,
 		h.readTicket, // RFC 5077
-		h.readFinished,
+		h.readServerFinished,
 	}
 	if h.resumed {
-		steps = []func() error{h.readTicket, h.readFinished, h.sendFinished, h.flush}
+		steps = []func() error{h.readTicket, h.readServerFinished, h.sendClientFinished, h.flush}
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	if err := run(steps...); err != nil {
+		return nil, err
 	}
 	h.keepSession()
-	return &State{
-		Version: VersionTLCP, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed, Protocol: h.answer.protocol,
-		ServerName: h.cfg.ServerName, Peer: h.peer, Chains: h.chains,
-	}, nil
+	return h.state(h.cfg.ServerName, h.resumed), nil
 }
 
 // Offer returns the suites of a version for ClientConfig.Suites: ECDHE only with a pair to
@@ -98,14 +83,12 @@ func (c *ClientConfig) sni() string {
 
 func (h *tlcpClient) sendHello() error {
 	m := &h.hello
-	m.version, m.random = VersionTLCP, make([]byte, randomLen)
-	_, _ = rand.Read(m.random) // never fails
+	m.version, m.random = VersionTLCP, randomBytes(randomLen)
 	m.suites, m.serverName, m.protocols = h.cfg.suites(), h.cfg.sni(), h.cfg.Protocols
 	m.hasTicket = h.cfg.Sessions != nil
 	if h.resumable = h.cfg.Sessions.lookup(h.cfg.SessionKey, VersionTLCP, now(h.cfg.Time)); h.resumable != nil && slices.Contains(m.suites, h.resumable.suite) {
 		if h.resumable.isTicket {
-			m.ticket, m.sessionID = h.resumable.label, make([]byte, maxSessionID)
-			_, _ = rand.Read(m.sessionID) // never fails
+			m.ticket, m.sessionID = h.resumable.label, randomBytes(maxSessionID)
 		} else {
 			m.sessionID = h.resumable.label
 		}
@@ -135,6 +118,7 @@ func (h *tlcpClient) readHello() error {
 	if h.suite = SuiteOf(VersionTLCP, m.suite); h.suite == nil {
 		return fail(alertIllegalParameter, "cipher suite %#04x is not one of TLCP", m.suite)
 	}
+	h.random, h.protocol = m.random, m.protocol
 	s := h.resumable
 	if h.resumed = s != nil && len(m.sessionID) > 0 && bytes.Equal(m.sessionID, h.hello.sessionID); !h.resumed {
 		return nil
@@ -149,14 +133,10 @@ func (h *tlcpClient) readHello() error {
 }
 
 func (h *tlcpClient) readCertificate() error {
-	msg, err := h.read(msgCertificate)
-	if err != nil {
-		return err
+	err := h.readCertificates()
+	if err == nil {
+		h.chains, err = h.cfg.admitServer(h.peer)
 	}
-	if h.peer, err = parseCertificateList(msg); err != nil {
-		return err
-	}
-	h.chains, err = h.cfg.admitServer(h.peer)
 	return err
 }
 
@@ -166,14 +146,14 @@ func (h *tlcpClient) readKeyExchange() error {
 		return err
 	}
 	s := bodyOf(msg)
-	signed := signedECC(h.hello.random, h.answer.random, h.peer[1].Raw)
+	signed := signedECC(h.hello.random, h.random, h.peer[1].Raw)
 	if h.suite.ecdhe {
 		params, point, ok := readKeyParams(&s)
 		if !ok {
 			return fail(alertDecodeError, "a malformed ServerKeyExchange")
 		}
 		h.peerKey = point
-		signed = signedECDHE(h.hello.random, h.answer.random, params)
+		signed = signedECDHE(h.hello.random, h.random, params)
 	}
 	var sig []byte
 	if !readBytes16(&s, &sig) || !s.Empty() {
@@ -224,34 +204,29 @@ func (h *tlcpClient) sendCertificate() error {
 }
 
 func (h *tlcpClient) sendKeyExchange() error {
-	var body []byte
-	var err error
+	var body, pre []byte
 	if h.suite.ecdhe {
-		var key *ecdh.PrivateKey
-		if key, err = ecdh.P256().GenerateKey(rand.Reader); err != nil {
+		key, err := ecdh.P256().GenerateKey(rand.Reader)
+		if err != nil {
 			return err
 		}
-		if h.pre, err = h.cfg.Pair.agree(key, h.peer[1], h.peerKey, false); err != nil {
+		if pre, err = h.cfg.Pair.agree(key, h.peer[1], h.peerKey, false); err != nil {
 			return failWith(alertIllegalParameter, err, "the server's ephemeral key")
 		}
 		body = keyParams(key.PublicKey().Bytes())
 	} else {
-		h.pre = make([]byte, masterLen)
-		_, _ = rand.Read(h.pre) // never fails
-		h.pre[0], h.pre[1] = VersionTLCP>>8, VersionTLCP&0xff
-		if body, err = encryptTo(h.peer[1], h.pre); err != nil {
+		pre = randomBytes(masterLen)
+		pre[0], pre[1] = VersionTLCP>>8, VersionTLCP&0xff
+		var err error
+		if body, err = encryptTo(h.peer[1], pre); err != nil {
 			return err
 		}
 	}
 	h.write(message(msgClientKeyExchange, func(b *cryptobyte.Builder) { addBytes16(b, body) }))
-	h.master = masterSecret(h.pre, h.hello.random, h.answer.random)
-	clear(h.pre)
+	h.master = masterSecret(pre, h.hello.random, h.random)
+	clear(pre)
 	h.deriveKeys()
 	return nil
-}
-
-func (h *tlcpClient) deriveKeys() {
-	h.client, h.server = tlcpKeys(h.suite, h.master, h.hello.random, h.answer.random)
 }
 
 func (h *tlcpClient) sendCertificateVerify() error {
@@ -266,12 +241,9 @@ func (h *tlcpClient) sendCertificateVerify() error {
 	return nil
 }
 
-func (h *tlcpClient) sendFinished() error {
-	h.writeChange()
-	h.out.set(h.suite, h.client)
-	h.write(finishedMessage(tlcpFinished(h.master, "client finished", h.transcript())))
-	return nil
-}
+func (h *tlcpClient) sendClientFinished() error { return h.sendFinished("client", h.client) }
+
+func (h *tlcpClient) readServerFinished() error { return h.readFinished("server", h.server) }
 
 func (h *tlcpClient) readTicket() error {
 	if !h.answer.ticket {
@@ -294,21 +266,6 @@ func (h *tlcpClient) readTicket() error {
 		}
 	}
 	return nil
-}
-
-func (h *tlcpClient) readFinished() error {
-	if err := h.readChange(h.suite, h.server); err != nil {
-		return err
-	}
-	want := tlcpFinished(h.master, "server finished", h.transcript())
-	msg, err := h.read(msgFinished)
-	if err != nil {
-		return err
-	}
-	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
-		return fail(alertDecryptError, "the server's Finished does not verify")
-	}
-	return h.boundary()
 }
 
 // keepSession keeps what the next handshake may resume.

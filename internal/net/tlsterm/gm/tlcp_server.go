@@ -3,32 +3,21 @@ package gm
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/subtle"
 	"slices"
 
 	"github.com/emmansun/gmsm/ecdh"
-	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
 // A tlcpServer is the server's side of TLCP (GB/T 38636 §6.4).
 type tlcpServer struct {
-	*conn
+	tlcpParty
 	cfg *ServerConfig
 
-	hello     clientHello
-	suite     *Suite
 	pair      *Pair
-	random    []byte
 	sessionID []byte
-	protocol  string
 	resumed   *session
-	peer      []*smx509.Certificate
-	chains    [][]*smx509.Certificate
 	ephemeral *ecdh.PrivateKey
-	master    []byte
-	client    Keys
-	server    Keys
 }
 
 func (h *tlcpServer) handshake() (*State, error) {
@@ -45,24 +34,22 @@ func (h *tlcpServer) handshake() (*State, error) {
 		h.readCertificate,        // §6.4.5.7
 		h.readKeyExchange,        // §6.4.5.8
 		h.readCertificateVerify,  // §6.4.5.9
-		h.readFinished,           // §6.4.5.10, behind ChangeCipherSpec
+		h.readClientFinished,     // §6.4.5.10
 		h.sendTicket,             // RFC 5077
-		h.sendFinished,
+		h.sendServerFinished,
 		h.flush,
 	}
 	if h.resumed != nil {
-		steps = []func() error{h.sendHello, h.sendTicket, h.sendFinished, h.flush, h.readFinished}
+		steps = []func() error{h.sendHello, h.sendTicket, h.sendServerFinished, h.flush, h.readClientFinished}
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			if h.resumed != nil && h.cfg.Sessions != nil {
-				h.cfg.Sessions.remove(h.sessionID)
-			}
-			return nil, err
+	if err := run(steps...); err != nil {
+		if h.resumed != nil && h.cfg.Sessions != nil {
+			h.cfg.Sessions.remove(h.sessionID)
 		}
+		return nil, err
 	}
 	h.keepSession()
-	return h.state(), nil
+	return h.state(h.hello.serverName, h.resumed != nil), nil
 }
 
 // readHello reads the ClientHello and selects what it leaves open.
@@ -80,8 +67,7 @@ func (h *tlcpServer) readHello() error {
 	case m.noNull:
 		return fail(alertIllegalParameter, "a ClientHello without the null compression")
 	}
-	h.random = make([]byte, randomLen)
-	_, _ = rand.Read(h.random) // never fails
+	h.random = randomBytes(randomLen)
 	if h.resume() {
 		return nil
 	}
@@ -118,24 +104,11 @@ func (h *tlcpServer) resume() bool {
 	if suite == nil || !h.cfg.allows(suite) {
 		return false
 	}
-	if len(s.peer) == 0 && h.cfg.ClientAuth == RequireClientCert {
-		return false
-	}
-	if len(s.peer) > 0 {
-		if h.cfg.ClientAuth == NoClientCert {
-			return false
-		}
-		chains, err := h.cfg.admitClient(VersionTLCP, s.peer)
-		if err != nil {
-			return false
-		}
-		h.chains = chains
-	}
 	protocol, err := h.cfg.selectProtocol(m.protocols)
-	if err != nil || protocol != s.protocol {
+	if err != nil || protocol != s.protocol || !h.admitResumed(h.cfg, s) {
 		return false
 	}
-	h.resumed, h.suite, h.protocol, h.peer, h.master = s, suite, protocol, s.peer, s.secret
+	h.resumed, h.suite, h.protocol, h.master = s, suite, protocol, s.secret
 	h.sessionID = m.sessionID // echoed: that is how the client knows
 	h.deriveKeys()
 	return true
@@ -143,8 +116,7 @@ func (h *tlcpServer) resume() bool {
 
 func (h *tlcpServer) sendHello() error {
 	if h.resumed == nil && !h.issuesTicket() && h.cfg.Sessions != nil {
-		h.sessionID = make([]byte, maxSessionID)
-		_, _ = rand.Read(h.sessionID) // never fails
+		h.sessionID = randomBytes(maxSessionID)
 	}
 	m := serverHello{
 		version: VersionTLCP, random: h.random, sessionID: h.sessionID, suite: h.suite.ID, protocol: h.protocol, ticket: h.issuesTicket(),
@@ -207,24 +179,7 @@ func (h *tlcpServer) sendHelloDone() error {
 }
 
 func (h *tlcpServer) readCertificate() error {
-	if h.cfg.ClientAuth == NoClientCert {
-		return nil
-	}
-	msg, err := h.read(msgCertificate)
-	if err != nil {
-		return err
-	}
-	if h.peer, err = parseCertificateList(msg); err != nil {
-		return err
-	}
-	if len(h.peer) == 0 {
-		if h.cfg.ClientAuth == RequireClientCert {
-			return fail(alertHandshakeFailure, "the client presents no certificate")
-		}
-		return nil
-	}
-	h.chains, err = h.cfg.admitClient(VersionTLCP, h.peer)
-	return err
+	return h.readClientCertificates(h.cfg, alertHandshakeFailure)
 }
 
 // readKeyExchange decrypts the pre-master secret, or agrees on it.
@@ -272,10 +227,6 @@ func (h *tlcpServer) agreed(s cryptobyte.String) ([]byte, error) {
 	return pre, nil
 }
 
-func (h *tlcpServer) deriveKeys() {
-	h.client, h.server = tlcpKeys(h.suite, h.master, h.hello.random, h.random)
-}
-
 func (h *tlcpServer) readCertificateVerify() error {
 	if len(h.peer) == 0 {
 		return nil
@@ -295,20 +246,7 @@ func (h *tlcpServer) readCertificateVerify() error {
 	return nil
 }
 
-func (h *tlcpServer) readFinished() error {
-	if err := h.readChange(h.suite, h.client); err != nil {
-		return err
-	}
-	want := tlcpFinished(h.master, "client finished", h.transcript())
-	msg, err := h.read(msgFinished)
-	if err != nil {
-		return err
-	}
-	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
-		return fail(alertDecryptError, "the client's Finished does not verify")
-	}
-	return h.boundary()
-}
+func (h *tlcpServer) readClientFinished() error { return h.readFinished("client", h.client) }
 
 func (h *tlcpServer) session() *session {
 	return &session{
@@ -335,23 +273,11 @@ func (h *tlcpServer) sendTicket() error {
 	return nil
 }
 
-func (h *tlcpServer) sendFinished() error {
-	h.writeChange()
-	h.out.set(h.suite, h.server)
-	h.write(finishedMessage(tlcpFinished(h.master, "server finished", h.transcript())))
-	return nil
-}
+func (h *tlcpServer) sendServerFinished() error { return h.sendFinished("server", h.server) }
 
 // keepSession keeps the session of a client that has no tickets.
 func (h *tlcpServer) keepSession() {
 	if h.resumed == nil && len(h.sessionID) > 0 {
 		h.cfg.Sessions.put(h.sessionID, h.session())
-	}
-}
-
-func (h *tlcpServer) state() *State {
-	return &State{
-		Version: VersionTLCP, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed != nil, Protocol: h.protocol,
-		ServerName: h.hello.serverName, Peer: h.peer, Chains: h.chains,
 	}
 }

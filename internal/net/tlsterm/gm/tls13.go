@@ -1,11 +1,57 @@
 package gm
 
 import (
+	"github.com/emmansun/gmsm/ecdh"
 	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// What both sides of TLS 1.3 share.
+// A tls13Party is one side of a handshake of TLS 1.3.
+type tls13Party struct {
+	party
+	schedule *schedule
+	// The traffic secrets of the handshake, then those of application data.
+	client, server       []byte
+	appClient, appServer []byte
+}
+
+// sharedSecret is the result of the key exchange with the key share of a side.
+func sharedSecret(key *ecdh.PrivateKey, side string, share []byte) ([]byte, error) {
+	peer, err := ecdh.P256().NewPublicKey(share)
+	var shared []byte
+	if err == nil {
+		shared, err = key.ECDH(peer)
+	}
+	if err != nil {
+		return nil, failWith(alertIllegalParameter, err, "the "+side+"'s key share")
+	}
+	return shared, nil
+}
+
+// deriveHandshake derives the traffic secrets of the handshake. It overwrites shared.
+func (h *tls13Party) deriveHandshake(shared []byte) error {
+	if h.schedule == nil {
+		h.schedule = newSchedule(nil)
+	}
+	h.schedule.next(shared)
+	clear(shared)
+	h.client, h.server = h.schedule.derive("c hs traffic", h.transcript()), h.schedule.derive("s hs traffic", h.transcript())
+	return h.boundary()
+}
+
+// deriveApplication derives the traffic secrets of application data.
+func (h *tls13Party) deriveApplication() {
+	h.schedule.next(nil)
+	h.appClient, h.appServer = h.schedule.derive("c ap traffic", h.transcript()), h.schedule.derive("s ap traffic", h.transcript())
+}
+
+func (h *tls13Party) wipe() {
+	if h.schedule != nil {
+		clear(h.schedule.secret)
+	}
+	clear(h.client)
+	clear(h.server)
+}
 
 const (
 	serverContext = "TLS 1.3, server CertificateVerify"
@@ -50,40 +96,38 @@ func certificateEntries(p *Pair, staple []byte) []byte {
 
 func parseCertificateEntries(msg []byte) ([]*smx509.Certificate, error) {
 	s := bodyOf(msg)
+	malformed := fail(alertDecodeError, "a malformed Certificate")
 	var context []byte
 	var list cryptobyte.String
 	if !readBytes8(&s, &context) || len(context) != 0 || !s.ReadUint24LengthPrefixed(&list) || !s.Empty() {
-		return nil, fail(alertDecodeError, "a malformed Certificate")
+		return nil, malformed
 	}
-	var certs []*smx509.Certificate
-	for !list.Empty() {
-		var der, exts []byte
-		if !readBytes24(&list, &der) || !readBytes16(&list, &exts) || len(certs) >= maxCerts {
-			return nil, fail(alertDecodeError, "a malformed Certificate")
-		}
-		c, err := smx509.ParseCertificate(der)
-		if err != nil {
-			return nil, failWith(alertBadCertificate, err, "a certificate that cannot be parsed")
-		}
-		certs = append(certs, c)
-	}
-	return certs, nil
+	return parseCertificates(list, malformed, func(s *cryptobyte.String, der *[]byte) bool {
+		var exts []byte
+		return readBytes24(s, der) && readBytes16(s, &exts)
+	})
 }
 
-// certificateVerify signs a transcript.
-func certificateVerify(p *Pair, context string, transcript []byte) ([]byte, error) {
-	sig, err := p.sign(tls13ID, signedContent(context, transcript))
+// prove signs the transcript with the key of p; context is that of this side.
+func (h *tls13Party) prove(p *Pair, context string) error {
+	sig, err := p.sign(tls13ID, signedContent(context, h.transcript()))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return message(msgCertificateVerify, func(b *cryptobyte.Builder) {
+	h.write(message(msgCertificateVerify, func(b *cryptobyte.Builder) {
 		b.AddUint16(schemeSM2SM3)
 		addBytes16(b, sig)
-	}), nil
+	}))
+	return nil
 }
 
-// checkCertificateVerify verifies such a message.
-func checkCertificateVerify(msg []byte, c *smx509.Certificate, context string, transcript []byte) error {
+// readProof verifies such a signature of the peer, whose context it is.
+func (h *tls13Party) readProof(context string) error {
+	signed := signedContent(context, h.transcript())
+	msg, err := h.read(msgCertificateVerify)
+	if err != nil {
+		return err
+	}
 	s := bodyOf(msg)
 	var scheme uint16
 	var sig []byte
@@ -92,7 +136,7 @@ func checkCertificateVerify(msg []byte, c *smx509.Certificate, context string, t
 		return fail(alertDecodeError, "a malformed CertificateVerify")
 	case scheme != schemeSM2SM3:
 		return fail(alertIllegalParameter, "a signature of scheme %#04x: want sm2sig_sm3", scheme)
-	case !verifySignature(c, tls13ID, signedContent(context, transcript), sig):
+	case !verifySignature(h.peer[0], tls13ID, signed, sig):
 		return fail(alertDecryptError, "the peer's signature does not verify")
 	}
 	return nil

@@ -2,71 +2,53 @@ package gm
 
 import (
 	"crypto/rand"
-	"crypto/subtle"
 	"slices"
 
 	"github.com/emmansun/gmsm/ecdh"
-	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
 // A tls13Client is the client's side of TLS 1.3 with the suites of RFC 8998. It offers
 // nothing else: a server that has none of them ends the handshake.
 type tls13Client struct {
-	*conn
+	tls13Party
 	cfg *ClientConfig
 
-	hello     clientHello
 	answer    serverHello
-	suite     *Suite
 	key       *ecdh.PrivateKey
 	resumable *session
 	resumed   bool
-	protocol  string
-	peer      []*smx509.Certificate
-	chains    [][]*smx509.Certificate
 	demanded  bool
 	early     *schedule // with the session's secret, if one is offered
-	schedule  *schedule
-	client    []byte
-	server    []byte
-	appIn     []byte
-	appOut    []byte
 }
 
 func (h *tls13Client) handshake() (*State, error) {
 	defer h.wipe()
-	for _, step := range []func() error{
+	if err := run(
 		h.sendHello,               // RFC 8446 §4.1.2
 		h.readHello,               // §4.1.3
 		h.readEncryptedExtensions, // §4.3.1
 		h.readCertificateRequest,  // §4.3.2
 		h.readCertificate,         // §4.4.2
 		h.readCertificateVerify,   // §4.4.3
-		h.readFinished,            // §4.4.4
+		h.readServerFinished,      // §4.4.4
 		h.sendCertificate,
 		h.sendCertificateVerify,
 		h.sendFinished,
 		h.flush,
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
-	return &State{
-		Version: VersionTLS13, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed, Protocol: h.protocol,
-		ServerName: h.cfg.ServerName, Peer: h.peer, Chains: h.chains, Tickets: h.tickets(),
-	}, nil
+	s := h.state(h.cfg.ServerName, h.resumed)
+	s.Tickets = h.tickets()
+	return s, nil
 }
 
 func (h *tls13Client) wipe() {
-	for _, s := range []*schedule{h.early, h.schedule} {
-		if s != nil {
-			clear(s.secret)
-		}
+	if h.early != nil {
+		clear(h.early.secret)
 	}
-	clear(h.client)
-	clear(h.server)
+	h.tls13Party.wipe()
 }
 
 func (h *tls13Client) sendHello() error {
@@ -75,8 +57,7 @@ func (h *tls13Client) sendHello() error {
 		return err
 	}
 	m := &h.hello
-	m.version, m.random = VersionTLS12, make([]byte, randomLen)
-	_, _ = rand.Read(m.random) // never fails
+	m.version, m.random = VersionTLS12, randomBytes(randomLen)
 	m.suites, m.serverName, m.protocols = h.cfg.suites(), h.cfg.sni(), h.cfg.Protocols
 	m.versions, m.groups, m.schemes = []uint16{VersionTLS13}, []uint16{groupSM2}, []uint16{schemeSM2SM3}
 	m.shares = []keyShare{{groupSM2, h.key.PublicKey().Bytes()}}
@@ -132,25 +113,14 @@ func (h *tls13Client) readHello() error {
 	if h.resumed && h.resumable.suite != m.suite {
 		return fail(alertIllegalParameter, "the server resumes a session with another cipher suite")
 	}
-	return h.deriveHandshake()
-}
-
-func (h *tls13Client) deriveHandshake() error {
-	peer, err := ecdh.P256().NewPublicKey(h.answer.share.key)
+	shared, err := sharedSecret(h.key, "server", m.share.key)
 	if err != nil {
-		return failWith(alertIllegalParameter, err, "the server's key share")
+		return err
 	}
-	shared, err := h.key.ECDH(peer)
-	if err != nil {
-		return failWith(alertIllegalParameter, err, "the server's key share")
+	if h.resumed {
+		h.schedule = h.early
 	}
-	if h.schedule = h.early; !h.resumed {
-		h.schedule = newSchedule(nil)
-	}
-	h.schedule.next(shared)
-	clear(shared)
-	h.client, h.server = h.schedule.derive("c hs traffic", h.transcript()), h.schedule.derive("s hs traffic", h.transcript())
-	if err := h.boundary(); err != nil {
+	if err := h.deriveHandshake(shared); err != nil {
 		return err
 	}
 	h.in.set(h.suite, Traffic(h.server))
@@ -214,21 +184,14 @@ func (h *tls13Client) readCertificateRequest() error {
 
 func (h *tls13Client) readCertificate() error {
 	if h.resumed {
-		h.peer = h.resumable.peer
-		var err error
-		h.chains, err = h.cfg.admitServer(h.peer) // its certificates may have expired meanwhile
-		return err
-	}
-	msg, err := h.read(msgCertificate)
-	if err != nil {
-		return err
-	}
-	if h.peer, err = parseCertificateEntries(msg); err != nil {
+		h.peer = h.resumable.peer // it may have expired meanwhile
+	} else if err := h.readCertificates(); err != nil {
 		return err
 	}
 	if len(h.peer) == 0 {
 		return fail(alertDecodeError, "the server presents no certificate")
 	}
+	var err error
 	h.chains, err = h.cfg.admitServer(h.peer)
 	return err
 }
@@ -237,29 +200,15 @@ func (h *tls13Client) readCertificateVerify() error {
 	if h.resumed {
 		return nil
 	}
-	signed := h.transcript()
-	msg, err := h.read(msgCertificateVerify)
-	if err != nil {
-		return err
-	}
-	return checkCertificateVerify(msg, h.peer[0], serverContext, signed)
+	return h.readProof(serverContext)
 }
 
-func (h *tls13Client) readFinished() error {
-	want := finishedMAC(h.server, h.transcript())
-	msg, err := h.read(msgFinished)
-	if err != nil {
+func (h *tls13Client) readServerFinished() error {
+	if err := h.readFinished("server", finishedMAC(h.server, h.transcript())); err != nil {
 		return err
 	}
-	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
-		return fail(alertDecryptError, "the server's Finished does not verify")
-	}
-	if err := h.boundary(); err != nil {
-		return err
-	}
-	h.schedule.next(nil)
-	h.appOut, h.appIn = h.schedule.derive("c ap traffic", h.transcript()), h.schedule.derive("s ap traffic", h.transcript())
-	h.in.set(h.suite, Traffic(h.appIn))
+	h.deriveApplication()
+	h.in.set(h.suite, Traffic(h.appServer))
 	return nil
 }
 
@@ -274,16 +223,12 @@ func (h *tls13Client) sendCertificateVerify() error {
 	if !h.demanded || h.cfg.Pair == nil {
 		return nil
 	}
-	msg, err := certificateVerify(h.cfg.Pair, clientContext, h.transcript())
-	if err == nil {
-		h.write(msg)
-	}
-	return err
+	return h.prove(h.cfg.Pair, clientContext)
 }
 
 func (h *tls13Client) sendFinished() error {
 	h.write(finishedMessage(finishedMAC(h.client, h.transcript())))
-	h.out.set(h.suite, Traffic(h.appOut))
+	h.out.set(h.suite, Traffic(h.appClient))
 	return nil
 }
 

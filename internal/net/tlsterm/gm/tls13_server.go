@@ -9,36 +9,25 @@ import (
 	"time"
 
 	"github.com/emmansun/gmsm/ecdh"
-	"github.com/emmansun/gmsm/smx509"
 	"golang.org/x/crypto/cryptobyte"
 )
 
 // A tls13Server is the server's side of TLS 1.3 with the suites of RFC 8998.
 type tls13Server struct {
-	*conn
+	tls13Party
 	cfg *ServerConfig
 
-	hello    clientHello
-	suite    *Suite
 	pair     *Pair
-	protocol string
 	share    []byte // the client's
 	retried  bool
 	before   []byte // of the ClientHello, in the transcript
 	resumed  *session
 	pskIndex uint16
-	peer     []*smx509.Certificate
-	chains   [][]*smx509.Certificate
-	schedule *schedule
-	client   []byte // the client's handshake traffic secret
-	server   []byte
-	appIn    []byte // application traffic secrets
-	appOut   []byte
 }
 
 func (h *tls13Server) handshake() (*State, error) {
 	defer h.wipe()
-	for _, step := range []func() error{
+	if err := run(
 		h.readHello,               // RFC 8446 §4.1.2
 		h.retry,                   // §4.1.4, if a key share is missing
 		h.resume,                  // §4.2.11
@@ -50,26 +39,13 @@ func (h *tls13Server) handshake() (*State, error) {
 		h.sendFinished,            // §4.4.4
 		h.readCertificate,
 		h.readCertificateVerify,
-		h.readFinished,
+		h.readClientFinished,
 		h.sendTicket, // §4.6.1
 		h.flush,
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
-	return &State{
-		Version: VersionTLS13, Suite: h.suite, In: h.in.keys, Out: h.out.keys, Resumed: h.resumed != nil, Protocol: h.protocol,
-		ServerName: h.hello.serverName, Peer: h.peer, Chains: h.chains,
-	}, nil
-}
-
-func (h *tls13Server) wipe() {
-	if h.schedule != nil {
-		clear(h.schedule.secret)
-	}
-	clear(h.client)
-	clear(h.server)
+	return h.state(h.hello.serverName, h.resumed != nil), nil
 }
 
 func (h *tls13Server) readHello() error {
@@ -168,7 +144,7 @@ func (h *tls13Server) resume() error {
 		}
 		if suite := SuiteOf(VersionTLS13, s.suite); suite == nil || !slices.Contains(m.suites, s.suite) {
 			continue
-		} else if !h.admitResumed(s) {
+		} else if !h.admitResumed(h.cfg, s) {
 			continue
 		} else {
 			h.suite = suite
@@ -187,51 +163,23 @@ func (h *tls13Server) resume() error {
 	return nil
 }
 
-// admitResumed verifies a session's client again.
-func (h *tls13Server) admitResumed(s *session) bool {
-	if len(s.peer) == 0 {
-		return h.cfg.ClientAuth != RequireClientCert
-	}
-	if h.cfg.ClientAuth == NoClientCert {
-		return false
-	}
-	chains, err := h.cfg.admitClient(VersionTLS13, s.peer)
-	if err != nil {
-		return false
-	}
-	h.peer, h.chains = s.peer, chains
-	return true
-}
-
 func (h *tls13Server) sendHello() error {
 	key, err := ecdh.P256().GenerateKey(rand.Reader)
 	if err != nil {
 		return err
 	}
-	peer, err := ecdh.P256().NewPublicKey(h.share)
+	shared, err := sharedSecret(key, "client", h.share)
 	if err != nil {
-		return failWith(alertIllegalParameter, err, "the client's key share")
+		return err
 	}
-	shared, err := key.ECDH(peer)
-	if err != nil {
-		return failWith(alertIllegalParameter, err, "the client's key share")
-	}
-	random := make([]byte, randomLen)
-	_, _ = rand.Read(random) // never fails
 	h.write((&serverHello{
-		version: VersionTLS12, random: random, sessionID: h.hello.sessionID, suite: h.suite.ID, selected: VersionTLS13,
+		version: VersionTLS12, random: randomBytes(randomLen), sessionID: h.hello.sessionID, suite: h.suite.ID, selected: VersionTLS13,
 		share: keyShare{groupSM2, key.PublicKey().Bytes()}, psk: h.resumed != nil, pskIndex: h.pskIndex,
 	}).marshal())
 	if len(h.hello.sessionID) > 0 && !h.retried {
 		h.writeChange() // RFC 8446 §D.4
 	}
-	if h.schedule == nil {
-		h.schedule = newSchedule(nil)
-	}
-	h.schedule.next(shared)
-	clear(shared)
-	h.client, h.server = h.schedule.derive("c hs traffic", h.transcript()), h.schedule.derive("s hs traffic", h.transcript())
-	if err := h.boundary(); err != nil {
+	if err := h.deriveHandshake(shared); err != nil {
 		return err
 	}
 	h.in.set(h.suite, Traffic(h.client))
@@ -279,69 +227,37 @@ func (h *tls13Server) sendCertificateVerify() error {
 	if h.resumed != nil {
 		return nil
 	}
-	msg, err := certificateVerify(h.pair, serverContext, h.transcript())
-	if err == nil {
-		h.write(msg)
-	}
-	return err
+	return h.prove(h.pair, serverContext)
 }
 
 func (h *tls13Server) sendFinished() error {
 	h.write(finishedMessage(finishedMAC(h.server, h.transcript())))
-	h.schedule.next(nil)
-	h.appIn, h.appOut = h.schedule.derive("c ap traffic", h.transcript()), h.schedule.derive("s ap traffic", h.transcript())
+	h.deriveApplication()
 	err := h.flush()
-	h.out.set(h.suite, Traffic(h.appOut))
+	h.out.set(h.suite, Traffic(h.appServer))
 	return err
 }
 
 func (h *tls13Server) readCertificate() error {
-	if h.resumed != nil || h.cfg.ClientAuth == NoClientCert {
+	if h.resumed != nil {
 		return nil
 	}
-	msg, err := h.read(msgCertificate)
-	if err != nil {
-		return err
-	}
-	if h.peer, err = parseCertificateEntries(msg); err != nil {
-		return err
-	}
-	if len(h.peer) == 0 {
-		if h.cfg.ClientAuth == RequireClientCert {
-			return fail(alertCertificateRequired, "the client presents no certificate")
-		}
-		return nil
-	}
-	h.chains, err = h.cfg.admitClient(VersionTLS13, h.peer)
-	return err
+	return h.readClientCertificates(h.cfg, alertCertificateRequired)
 }
 
 func (h *tls13Server) readCertificateVerify() error {
 	if h.resumed != nil || len(h.peer) == 0 {
 		return nil
 	}
-	signed := h.transcript()
-	msg, err := h.read(msgCertificateVerify)
-	if err != nil {
-		return err
-	}
-	return checkCertificateVerify(msg, h.peer[0], clientContext, signed)
+	return h.readProof(clientContext)
 }
 
-func (h *tls13Server) readFinished() error {
-	want := finishedMAC(h.client, h.transcript())
-	msg, err := h.read(msgFinished)
-	if err != nil {
-		return err
+func (h *tls13Server) readClientFinished() error {
+	err := h.readFinished("client", finishedMAC(h.client, h.transcript()))
+	if err == nil {
+		h.in.set(h.suite, Traffic(h.appClient))
 	}
-	if subtle.ConstantTimeCompare(bodyOf(msg), want) != 1 {
-		return fail(alertDecryptError, "the client's Finished does not verify")
-	}
-	if err := h.boundary(); err != nil {
-		return err
-	}
-	h.in.set(h.suite, Traffic(h.appIn))
-	return nil
+	return err
 }
 
 // sendTicket sends one ticket, to clients that can use it.
@@ -351,10 +267,8 @@ func (h *tls13Server) sendTicket() error {
 	}
 	master := h.schedule.derive("res master", h.transcript())
 	nonce := []byte{0}
-	var ageAdd [4]byte
-	_, _ = rand.Read(ageAdd[:]) // never fails
 	s := session{
-		version: VersionTLS13, suite: h.suite.ID, created: now(h.cfg.Time).Unix(), ageAdd: binary.BigEndian.Uint32(ageAdd[:]),
+		version: VersionTLS13, suite: h.suite.ID, created: now(h.cfg.Time).Unix(), ageAdd: binary.BigEndian.Uint32(randomBytes(4)),
 		secret: resumptionPSK(master, nonce), serverName: h.hello.serverName, protocol: h.protocol, peer: h.peer,
 	}
 	clear(master)
