@@ -4,7 +4,7 @@ LINT    := $(CACHE)/bin/golangci-lint-v2.15.0
 FUZZTIME ?= 10s
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help build test-go test test-fresh lint fuzz bench clean
+.PHONY: help build lab test-go test test-fresh lint fuzz bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ export GORACE ?= atexit_sleep_ms=0
 
 build: ## bin/weir, a static binary
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)" -o bin/weir ./cmd/weir
+
+lab: build ## bin/weir-lab, the tuning experiments of docs/lab, beside the bin/weir that it measures
+	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w" -o bin/weir-lab ./cmd/weir-lab
 
 test-go: ## the quick part: vet, the floors, unit tests with the race detector but for those that take many seconds, once each: make test runs all, and many again with epoll or over HTTP/2
 	go vet -race ./...

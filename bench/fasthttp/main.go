@@ -1,10 +1,10 @@
-// Command fasthttp is the arm of weir lab run e1 that is built on fasthttp, in a module of its own so
+// Command fasthttp is the arm of weir-lab run e1 that is built on fasthttp, in a module of its own so
 // that the gateway does not link it:
 //
 //	go build -C bench/fasthttp -o ../../bin/lab-fasthttp .
-//	weir lab run e1 --program fasthttp=bin/lab-fasthttp
+//	weir-lab run e1 --program fasthttp=bin/lab-fasthttp
 //
-// It takes the arguments of weir lab serve.
+// It takes the arguments of weir-lab serve.
 package main
 
 import (
@@ -30,8 +30,8 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) < 3 || args[0] != "lab" || args[1] != "serve" {
-		return fmt.Errorf("want the arguments of weir lab serve, got %q", args)
+	if len(args) < 2 || args[0] != "serve" {
+		return fmt.Errorf("want the arguments of weir-lab serve, got %q", args)
 	}
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	listen := fs.String("listen", "127.0.0.1:0", "`address` to serve on")
@@ -41,7 +41,7 @@ func run(args []string) error {
 		set[name] = value
 		return nil
 	})
-	if err := fs.Parse(args[3:]); err != nil {
+	if err := fs.Parse(args[2:]); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/observe/audit"
 )
 
@@ -95,7 +95,7 @@ func measureAudit(ctx context.Context, of *world) error {
 
 // change has clients make changes until the plan's number are answered; the process is killed
 // then, whatever it does.
-func (w auditRun) change(ctx context.Context, s *lab.Server, c *changes) {
+func (w auditRun) change(ctx context.Context, s *process.Server, c *changes) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	before := len(c.answered)
@@ -139,8 +139,8 @@ func (w auditRun) change(ctx context.Context, s *lab.Server, c *changes) {
 
 // disconnect is a change that does nothing: there is no such connection. It reports whether it was
 // answered.
-func disconnect(ctx context.Context, s *lab.Server, n uint64) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Admin()+"/api/connections/"+strconv.FormatUint(n, 10)+"/disconnect", nil)
+func disconnect(ctx context.Context, s *process.Server, n uint64) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Admin+"/api/connections/"+strconv.FormatUint(n, 10)+"/disconnect", nil)
 	if err != nil {
 		return false
 	}

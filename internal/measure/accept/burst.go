@@ -14,8 +14,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func burst() Indicator {
@@ -231,7 +231,7 @@ func (w burstRun) burstOf(ctx context.Context, capacity float64, length time.Dur
 
 // inside adds what the admitted waited in the gateway's own queue in the burst: the rest of a response time is of
 // the work itself, of sockets, and of the load generator.
-func (w burstRun) inside(ctx context.Context, s *lab.Server, after, length time.Duration) {
+func (w burstRun) inside(ctx context.Context, s *process.Server, after, length time.Duration) {
 	if !sleep(ctx, after) {
 		return
 	}
@@ -245,8 +245,8 @@ func (w burstRun) inside(ctx context.Context, s *lab.Server, after, length time.
 }
 
 // admissionWaits are the gateway's counts of requests that waited up to a bound, by the bound in seconds.
-func admissionWaits(ctx context.Context, s *lab.Server) (map[float64]float64, error) {
-	b, err := get(ctx, s.Admin()+"/metrics")
+func admissionWaits(ctx context.Context, s *process.Server) (map[float64]float64, error) {
+	b, err := get(ctx, s.Admin+"/metrics")
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/net/poller"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
@@ -143,8 +143,8 @@ func connecting(n int) time.Duration {
 }
 
 // goaways are the HTTP/2 connections that the gateway has ended, by why.
-func goaways(ctx context.Context, s *lab.Server) (list []string, err error) {
-	b, err := get(ctx, s.Admin()+"/metrics")
+func goaways(ctx context.Context, s *process.Server) (list []string, err error) {
+	b, err := get(ctx, s.Admin+"/metrics")
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/net/sys"
 	"github.com/weir-gateway/weir/internal/net/tlsterm/gm"
 )
@@ -46,7 +46,7 @@ func measureCrypto(ctx context.Context, of *world) error {
 	if _, err := gm.WriteTestChain(gm.TestChain{Dir: w.dir, Hosts: []string{"localhost"}, Lifetime: 24 * time.Hour}); err != nil {
 		return err
 	}
-	if err := lab.WriteCertificate(w.dir); err != nil {
+	if err := process.WriteCertificate(w.dir); err != nil {
 		return err
 	}
 	file := func(name string) string { return strconv.Quote(filepath.Join(w.dir, name)) }
@@ -85,7 +85,7 @@ func (w cryptoRun) plainRate(ctx context.Context) (float64, error) {
 }
 
 // handshakes measures full ones, one after the other.
-func (w cryptoRun) handshakes(ctx context.Context, s *lab.Server, name string, suite *gm.Suite) error {
+func (w cryptoRun) handshakes(ctx context.Context, s *process.Server, name string, suite *gm.Suite) error {
 	many := func(n int) error {
 		for range n {
 			var d net.Dialer
@@ -117,7 +117,7 @@ func (w cryptoRun) handshakes(ctx context.Context, s *lab.Server, name string, s
 }
 
 // encrypted measures the gateway's processor time at the rate.
-func (w cryptoRun) encrypted(ctx context.Context, s *lab.Server, name string, rate float64) error {
+func (w cryptoRun) encrypted(ctx context.Context, s *process.Server, name string, rate float64) error {
 	spec := publications("https://"+s.Addr, "a", 64, 128)
 	spec.GM, spec.Insecure = name, true
 	g, err := loadgen.New(spec, nil)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
@@ -30,7 +30,7 @@ func flatness() Indicator {
 
 // A crowd is a gateway with idle subscribers.
 type crowd struct {
-	s      *lab.Server
+	s      *process.Server
 	idle   int    // subscribers
 	stop   func() // ends them
 	active *loadgen.Generator
@@ -76,7 +76,7 @@ func (w *world) crowdOf(ctx context.Context, n int, eventloop string) (c *crowd,
 
 // idle makes the connections of spec and keeps them until stop: in processes of their own where this one may not
 // have both crowds.
-func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop func(), err error) {
+func idle(ctx context.Context, w *world, s *process.Server, spec loadgen.Spec) (stop func(), err error) {
 	if w.plan.few+w.plan.many <= room() {
 		g, err := loadgen.New(spec, nil)
 		if err != nil {
@@ -117,7 +117,7 @@ func idle(ctx context.Context, w *world, s *lab.Server, spec loadgen.Spec) (stop
 }
 
 // subscribers is how many a gateway has over SSE.
-func subscribers(ctx context.Context, s *lab.Server) (int, error) {
+func subscribers(ctx context.Context, s *process.Server) (int, error) {
 	n, err := metric(ctx, s, `weir_connections{transport="sse"}`)
 	return int(n), err
 }

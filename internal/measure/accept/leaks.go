@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func leaks() Indicator {
@@ -192,7 +191,7 @@ func measureLeaks(ctx context.Context, of *world) error {
 		return err
 	}
 	defer s.Stop()
-	rounds, err := w.hunt(ctx, s.Admin(), s.PID(), func(ctx context.Context) error { return w.clientsComeAndGo(ctx, s) })
+	rounds, err := w.hunt(ctx, s.Admin, s.PID(), func(ctx context.Context) error { return w.clientsComeAndGo(ctx, s) })
 	if err != nil {
 		return err
 	}
@@ -228,7 +227,7 @@ func (w leakRun) hunt(ctx context.Context, base string, pid int, round func(cont
 }
 
 // clientsComeAndGo is a round of load on Weir, after which no client is left.
-func (w leakRun) clientsComeAndGo(ctx context.Context, s *lab.Server) error {
+func (w leakRun) clientsComeAndGo(ctx context.Context, s *process.Server) error {
 	for _, target := range []string{"http://" + s.Addr + "/sse?channel=a-{channel}", "ws://" + s.Addr + "/ws?channel=a-{channel}"} {
 		spec := fanSpec("http://" + s.Addr)
 		spec.Target, spec.Conns, spec.Rate, spec.Warmup, spec.Duration = target, huntClients/2, 200, 100*time.Millisecond, 400*time.Millisecond
@@ -273,8 +272,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (w leakRun) planted(ctx context.Context, kind string) (found []leak, line string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, w.opt.Program[0], "accept", "plant", kind)
-	cmd.Args[0], cmd.Stderr = w.opt.Program[1], w.opt.Stderr
+	cmd := w.opt.Program.Command(ctx, w.opt.Stderr, nil, "accept", "plant", kind)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, "", err

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func observability() Indicator {
@@ -38,7 +38,7 @@ type observedRun struct{ *world }
 func measureObservability(ctx context.Context, of *world) error {
 	w := observedRun{of}
 	var loads [2]*loadgen.Generator // off, on
-	var on *lab.Server
+	var on *process.Server
 	for i := range loads {
 		config := plainConfig + "governor: {enabled: false}\n"
 		if i == 1 {
@@ -77,9 +77,9 @@ func measureObservability(ctx context.Context, of *world) error {
 }
 
 // scrape reads the metrics once a second, ten times as often as is usual.
-func (w observedRun) scrape(ctx context.Context, s *lab.Server) {
+func (w observedRun) scrape(ctx context.Context, s *process.Server) {
 	for tick := time.Tick(time.Second); ; {
-		if _, err := get(ctx, s.Admin()+"/metrics"); err == nil {
+		if _, err := get(ctx, s.Admin+"/metrics"); err == nil {
 			w.ev.count("scrapes", 1, 1)
 		}
 		select {
@@ -91,8 +91,8 @@ func (w observedRun) scrape(ctx context.Context, s *lab.Server) {
 }
 
 // follow is a dashboard that is left open.
-func (w observedRun) follow(ctx context.Context, s *lab.Server) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Admin()+"/api/live", nil)
+func (w observedRun) follow(ctx context.Context, s *process.Server) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Admin+"/api/live", nil)
 	if err != nil {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-gateway/weir/internal/front/auth"
-	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func partition() Indicator {
@@ -410,7 +410,7 @@ func (w partitionRun) resumeElsewhere(ctx context.Context) error {
 }
 
 // lastID is the id of a message that a client has received.
-func (w partitionRun) lastID(ctx context.Context, s *lab.Server) (string, error) {
+func (w partitionRun) lastID(ctx context.Context, s *process.Server) (string, error) {
 	if _, err := publish(ctx, "http://"+s.Addr, "a", "old"); err != nil {
 		return "", err
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
 
@@ -37,9 +37,9 @@ func pin(w *world) (undo func()) {
 }
 
 // gateway starts Weir with a configuration, on its processors if those are divided.
-func (w *world) gateway(ctx context.Context, config string, args ...string) (s *lab.Server, err error) {
+func (w *world) gateway(ctx context.Context, config string, args ...string) (s *process.Server, err error) {
 	start := func() (err error) {
-		s, err = lab.StartGateway(ctx, w.opt.Program, w.opt.Stderr, config, append(args, w.opt.set...)...)
+		s, err = process.StartWeir(ctx, w.opt.Program, w.opt.Stderr, nil, config, append(args, w.opt.set...)...)
 		return err
 	}
 	if len(w.cpus) == 0 {

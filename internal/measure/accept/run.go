@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-gateway/weir/internal/measure/capacity"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/measure/stat"
 )
 
@@ -26,7 +27,7 @@ type Options struct {
 	// Dir is where the evidence and the report go. It is made, and has to be empty.
 	Dir string
 	// Program is what starts Weir: the file and its argv[0].
-	Program [2]string
+	Program process.Program
 	// Target is the URL of another service, to be measured instead of a Weir that
 	// is started; empty: none. Then only indicators that HTTP reaches run.
 	Target string

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func shipments() Indicator {
@@ -113,11 +113,11 @@ func measureShipments(ctx context.Context, w *world) error {
 }
 
 // cutSome disconnects a tenth of the n subscribers, which are all there, after some time.
-func cutSome(ctx context.Context, s *lab.Server, n int, after time.Duration) (cut uint64, err error) {
+func cutSome(ctx context.Context, s *process.Server, n int, after time.Duration) (cut uint64, err error) {
 	if !sleep(ctx, after) {
 		return 0, ctx.Err()
 	}
-	b, err := get(ctx, fmt.Sprintf("%s/api/connections?sort=age&limit=%d", s.Admin(), min(max(n/10, 1), mostCut)))
+	b, err := get(ctx, fmt.Sprintf("%s/api/connections?sort=age&limit=%d", s.Admin, min(max(n/10, 1), mostCut)))
 	if err != nil {
 		return 0, err
 	}
@@ -130,7 +130,7 @@ func cutSome(ctx context.Context, s *lab.Server, n int, after time.Duration) (cu
 		return 0, err
 	}
 	for _, c := range list.Connections {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Admin()+"/api/connections/"+c.ID+"/disconnect", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Admin+"/api/connections/"+c.ID+"/disconnect", nil)
 		if err != nil {
 			return cut, err
 		}

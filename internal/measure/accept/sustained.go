@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 func sustained() Indicator {
@@ -44,7 +44,7 @@ func remoteSpec(url string) loadgen.Spec {
 
 // placed starts a gateway, with what a test plants before it, or is another URL: then s
 // is nil.
-func (w *world) placed(ctx context.Context, config string) (s *lab.Server, url string, err error) {
+func (w *world) placed(ctx context.Context, config string) (s *process.Server, url string, err error) {
 	if w.opt.Target != "" {
 		return nil, w.opt.Target, nil
 	}

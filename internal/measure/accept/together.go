@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 // A rendezvous has several loads begin together: when each has all its connections.
@@ -123,7 +123,7 @@ func (w *world) run(ctx context.Context, s loadgen.Spec, connected func(context.
 // loadWatched is load, and watches the machine and s from the end of the warm-up on, for length: with connections
 // still coming up, or not yet settled, a node grows. It notes how long connecting took. after is called with the
 // connections open and may be nil.
-func (w *world) loadWatched(ctx context.Context, s *lab.Server, length time.Duration, after func(), specs ...loadgen.Spec) ([]*loadgen.Result, error) {
+func (w *world) loadWatched(ctx context.Context, s *process.Server, length time.Duration, after func(), specs ...loadgen.Spec) ([]*loadgen.Result, error) {
 	began, warm := time.Now(), time.Duration(0)
 	for _, one := range specs {
 		warm = max(warm, one.Warmup)

@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/weir-gateway/weir/internal/measure/lab"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 )
 
@@ -63,7 +63,7 @@ const (
 type site struct {
 	name    string
 	nats    *server.Server
-	node    *lab.Server
+	node    *process.Server
 	address string // where clients connect: the gateway, or what a test has put before it
 	losses  *lossLog
 }
@@ -209,7 +209,7 @@ func (p *sitePair) serve(ctx context.Context, s *site, other string) (err error)
 		", durability: none", ", durability: stored, both_sites: true, history_size: 1000000",
 	).Replace(plainConfig)
 	s.losses = &lossLog{site: other, out: p.opt.Stderr}
-	if s.node, err = lab.StartGateway(ctx, p.opt.Program, s.losses, config, p.opt.set...); err != nil {
+	if s.node, err = process.StartWeir(ctx, p.opt.Program, s.losses, nil, config, p.opt.set...); err != nil {
 		return fmt.Errorf("site %s: %w", s.name, err)
 	}
 	s.address = s.node.Addr
@@ -240,7 +240,7 @@ func (p *sitePair) close() {
 
 // state is how the site's gateway sees the log of the two sites.
 func (s *site) state(ctx context.Context) (*admin.ClusterSites, error) {
-	b, err := get(ctx, s.node.Admin()+"/api/cluster")
+	b, err := get(ctx, s.node.Admin+"/api/cluster")
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (p *sitePair) whole(ctx context.Context, s *site, leads string) error {
 func (s *site) promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, switchedIn)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.node.Admin()+"/api/cluster/promote", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.node.Admin+"/api/cluster/promote", http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/capacity"
-	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/measure/stat"
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
@@ -158,7 +158,7 @@ func (w *world) since() float64 { return time.Since(w.started).Seconds() }
 // watch notes what the machine does, and what the node holds if there is one, until stop is
 // called: about once a second, less often in a long measurement. It begins after some time, in
 // which the node still grows.
-func (w *world) watch(ctx context.Context, s *lab.Server, after, length time.Duration) (stop func()) {
+func (w *world) watch(ctx context.Context, s *process.Server, after, length time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -226,7 +226,7 @@ func childrenCPU() (sum float64) {
 }
 
 // holds adds what a node has in use to the series.
-func (w *world) holds(ctx context.Context, s *lab.Server) {
+func (w *world) holds(ctx context.Context, s *process.Server) {
 	at := w.since()
 	if v, err := s.RSS(); err == nil {
 		w.ev.point("rss", at, v)
@@ -234,8 +234,8 @@ func (w *world) holds(ctx context.Context, s *lab.Server) {
 	if n, err := descriptors(s.PID()); err == nil {
 		w.ev.point("descriptors", at, float64(n))
 	}
-	if st, err := s.Stats(ctx); err == nil {
-		w.ev.point("goroutines", at, st.Goroutines)
+	if n, err := metric(ctx, s, "go_goroutines "); err == nil {
+		w.ev.point("goroutines", at, n)
 	}
 }
 
@@ -280,8 +280,8 @@ func get(ctx context.Context, url string) ([]byte, error) {
 }
 
 // metric is the sum of a node's series of a name whose line begins so, with its labels.
-func metric(ctx context.Context, s *lab.Server, prefix string) (sum float64, err error) {
-	b, err := get(ctx, s.Admin()+"/metrics")
+func metric(ctx context.Context, s *process.Server, prefix string) (sum float64, err error) {
+	b, err := get(ctx, s.Admin+"/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -331,7 +331,7 @@ func search(from float64, carries func(rate float64) (bool, error)) (float64, er
 
 // targetRate is the rate that a target names: what the operator says, or 0.8 of the knee.
 // The reason of a machine on which no knee can be found is returned as an error.
-func (w *world) targetRate(ctx context.Context, s *lab.Server, spec loadgen.Spec) (float64, error) {
+func (w *world) targetRate(ctx context.Context, s *process.Server, spec loadgen.Spec) (float64, error) {
 	switch {
 	case w.opt.Rate > 0:
 		w.known.rate, w.known.from = w.opt.Rate, "as --rate says"
@@ -344,7 +344,7 @@ func (w *world) targetRate(ctx context.Context, s *lab.Server, spec loadgen.Spec
 	return w.known.rate, nil
 }
 
-func (w *world) findKnee(ctx context.Context, s *lab.Server, spec loadgen.Spec) error {
+func (w *world) findKnee(ctx context.Context, s *process.Server, spec loadgen.Spec) error {
 	w.progress("searching the knee, at most %v", w.plan.knee)
 	g, err := loadgen.New(spec, nil)
 	if err != nil {

@@ -107,7 +107,7 @@ func index(ladders []Ladder, found []*Reading) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# Tuning ladders\n\n<!-- Written by weir lab run. Do not edit. -->\n\n" + indexLead)
+	b.WriteString("# Tuning ladders\n\n<!-- Written by weir-lab run. Do not edit. -->\n\n" + indexLead)
 	_ = whole.Markdown(&b) // a Builder accepts everything
 	if s := where(found); s != "" {
 		b.WriteString("\n" + s + "\n")
@@ -143,10 +143,11 @@ const indexLead = `Write-ups about Go services claim a number for each of their 
 own (` + "`internal/measure/lab/rung`" + `), from the naive one to Weir, and is measured beside the others: interleaved, repeated, by the server's processor
 time. The claims are others' and of other machines; a ratio that differs says what the rung is worth on this one, under this load.
 
-    weir lab list              the ladders, and what each claims
-    weir lab run a e1          some of them
-    weir lab run all --out .   all of them, with pages like these
-    weir lab verify            a short repetition: does each page still hold?
+    make lab                                 builds bin/weir-lab, and the bin/weir that it measures
+    bin/weir-lab list                        the ladders, and what each claims
+    bin/weir-lab run a e1                    some of them
+    bin/weir-lab run all --out docs/lab      all of them, with pages like these
+    bin/weir-lab verify                      a short repetition: does each page still hold?
 
 `
 
@@ -222,7 +223,7 @@ func word(v stat.Interval) string {
 	}
 }
 
-// LadderTable is the table of `weir lab list`.
+// LadderTable is the table of `weir-lab list`.
 func LadderTable() *report.Table {
 	t := &report.Table{Columns: []report.Column{{Name: "name", Left: true}, {Name: "ladder", Left: true}, {Name: "rungs"}, {Name: "claim", Left: true}}}
 	for _, l := range Ladders() {

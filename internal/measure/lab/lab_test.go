@@ -30,8 +30,8 @@ var update = flag.Bool("update", false, "write testdata")
 
 // TestMain is also the process of a rung or a job, as the program weir is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == "lab" {
-		if err := child(os.Args[2], os.Args[3], os.Args[4:]); err != nil {
+	if len(os.Args) > 2 && (os.Args[1] == "serve" || os.Args[1] == "job") {
+		if err := child(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -182,7 +182,7 @@ func (s *Server) addStats(ctx context.Context, v Values) error {
 		v["gc_pause"] = st.GCPauseMean
 	}
 	v["gc_cycles"] = st.GCCycles
-	if !s.Weir {
+	if !s.weir {
 		v["sched_p99"] = st.SchedP99
 	}
 	for k, x := range st.Extra {

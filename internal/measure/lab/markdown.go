@@ -17,7 +17,7 @@ import (
 func (r *Reading) Markdown() string {
 	var b strings.Builder
 	l := r.Ladder
-	fmt.Fprintf(&b, "# %s\n\n<!-- Written by weir lab run %s. Do not edit. -->\n\n", l.Title, l.Name)
+	fmt.Fprintf(&b, "# %s\n\n<!-- Written by weir-lab run %s. Do not edit. -->\n\n", l.Title, l.Name)
 	fmt.Fprintf(&b, "**Claim:** %s.\n\n%s\n\n", l.Claim, l.Built)
 	if r.Result.Partial {
 		b.WriteString("**This run was ended early: what is below is not all of it.**\n\n")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
@@ -22,7 +23,7 @@ func bench(t *testing.T) *Bench {
 		t.Fatal(err)
 	}
 	o := Options{Quick: true, Duration: 100 * time.Millisecond}.withDefaults()
-	return &Bench{opt: o, self: [2]string{exe, os.Args[0]}, serverCPUs: 1, stderr: io.Discard}
+	return &Bench{opt: o, self: process.Program{exe, os.Args[0]}, serverCPUs: 1, stderr: io.Discard}
 }
 
 func TestRungsProcessServesAndEnds(t *testing.T) {
@@ -49,7 +50,7 @@ func TestRungsProcessServesAndEnds(t *testing.T) {
 	if cpu, err := s.CPU(); err != nil || cpu <= 0 {
 		t.Errorf("CPU %v, %v", cpu, err)
 	}
-	pid := s.cmd.Process.Pid
+	pid := s.PID()
 	s.Stop()
 	if err := syscall.Kill(pid, 0); err == nil {
 		t.Errorf("process %d is still there", pid)
@@ -61,7 +62,7 @@ func TestRungsProcessServesAndEnds(t *testing.T) {
 
 func TestStartOfSomethingElseThanWeirIsAnError(t *testing.T) {
 	b := bench(t)
-	b.self = [2]string{"/bin/echo", "echo"}
+	b.opt.Weir = process.Program{"/bin/echo", "echo"}
 	if _, err := b.Start(t.Context(), Arm{Server: "weir"}); err == nil || !strings.Contains(err.Error(), "serve --config") {
 		t.Errorf("echo was treated as Weir: %v", err)
 	}

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
 // Options say how ladders are run.
@@ -23,6 +25,8 @@ type Options struct {
 	// Programs are the files of programs that serve arms of their own, by name (Arm.Program). An
 	// arm whose program is not there is not run.
 	Programs map[string]string
+	// Weir is the Weir that is measured: required for ladders in which it is an arm.
+	Weir process.Program
 	// Progress gets a line per measurement; nil means none.
 	Progress io.Writer
 	// Version of Weir, for the report.
@@ -56,7 +60,7 @@ func (o Options) withDefaults() Options {
 // A Bench is what measurements work with.
 type Bench struct {
 	opt        Options
-	self       [2]string // this program's file and its argv[0]
+	self       process.Program // this one, which serves the rungs too
 	serverCPUs int
 	round      int // from 0
 	stderr     io.Writer
@@ -77,7 +81,7 @@ func (o *Options) missing(a Arm) string {
 	if a.Program == "" || o.Programs[a.Program] != "" {
 		return ""
 	}
-	return fmt.Sprintf("its program is a module of its own: go build -C bench/%[1]s -o FILE, and weir lab run --program %[1]s=FILE", a.Program)
+	return fmt.Sprintf("its program is a module of its own: go build -C bench/%[1]s -o FILE, and weir-lab run --program %[1]s=FILE", a.Program)
 }
 
 // scaled is n, or a quarter of it with Quick.
@@ -109,16 +113,31 @@ func estimate(ladders []Ladder, o Options) time.Duration {
 	return d
 }
 
+// measureWeir reports whether Weir is among what the ladders measure.
+func measureWeir(ladders []Ladder) bool {
+	for _, l := range ladders {
+		for _, e := range l.Experiments {
+			if slices.ContainsFunc(e.Arms, func(a Arm) bool { return a.Server == "weir" }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Run climbs the ladders one after the other and hands each result to done. When
 // ctx ends, the result so far is passed on as well, marked as partial, and
 // Run returns the context's error.
 func Run(ctx context.Context, ladders []Ladder, o Options, done func(*Reading) error) error {
 	o = o.withDefaults()
+	if o.Weir[0] == "" && o.Measure == nil && measureWeir(ladders) {
+		return errors.New("which weir is to be measured? Name it with --weir")
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, which serves the rungs too: %w", err)
 	}
-	b := &Bench{opt: o, self: [2]string{exe, os.Args[0]}, serverCPUs: max(runtime.NumCPU()/2, 1), stderr: o.Progress}
+	b := &Bench{opt: o, self: process.Program{exe, os.Args[0]}, serverCPUs: max(runtime.NumCPU()/2, 1), stderr: o.Progress}
 	fmt.Fprintf(o.Progress, "%s, %s of %v: about %v\n", plural(len(ladders), "ladder"), plural(o.Rounds, "round"), o.Duration, estimate(ladders, o).Round(time.Second))
 	for i := range ladders {
 		if err := ctx.Err(); err != nil {

@@ -77,7 +77,7 @@ var privateUses = []use{
 			"ARCHITECTURE.md", "hub/", "dashboard/"}},
 	{name: "rung, ladder (for users)", instead: "step, experiment",
 		pattern: regexp.MustCompile(`(?i)\b(?:rungs?|ladders?)\b`),
-		in:      []string{"internal/measure/", "bench/", "cmd/weir/lab", "ARCHITECTURE.md", "test/", "docs/design/"}},
+		in:      []string{"internal/measure/", "bench/", "cmd/weir-lab", "ARCHITECTURE.md", "test/", "docs/design/"}},
 }
 
 // allowed reports whether the word may have any meaning in a file.

@@ -19,14 +19,14 @@ import (
 // TestMain is also the process of a rung, which the job kernel starts from its
 // own program.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == "lab" && os.Args[2] == "serve" {
+	if len(os.Args) > 2 && os.Args[1] == "serve" {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
 			var b [1]byte
 			_, _ = os.Stdin.Read(b[:])
 			cancel()
 		}()
-		if err := rung.Serve(ctx, os.Args[3], "127.0.0.1:0", nil, os.Stdout); err != nil {
+		if err := rung.Serve(ctx, os.Args[2], "127.0.0.1:0", nil, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

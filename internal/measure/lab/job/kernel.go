@@ -80,7 +80,7 @@ type child struct {
 // startServer starts the rung that the setting server names, on any port of a local address, with the
 // settings that start with "serve.".
 func startServer(ctx context.Context, p Params, local string) (*child, error) {
-	args := []string{"lab", "serve", p.Set["server"], "--listen", local + ":0"}
+	args := []string{"serve", p.Set["server"], "--listen", local + ":0"}
 	for name, value := range p.Set {
 		if name, ok := strings.CutPrefix(name, "serve."); ok {
 			args = append(args, "--set", name+"="+value)

@@ -102,7 +102,7 @@ func end(ctx context.Context, addr string) (*os.File, error) {
 // clientOf runs the other end in a process and a namespace of its own, which gets the server's
 // device as its descriptor 3, and returns what it measured.
 func clientOf(ctx context.Context, p Params, addr string, tun *os.File) (Values, error) {
-	args := []string{"lab", "job", "path-client", "--duration", p.Duration.String(), "--set", "at=" + addr}
+	args := []string{"job", "path-client", "--duration", p.Duration.String(), "--set", "at=" + addr}
 	for name, value := range p.Set {
 		args = append(args, "--set", name+"="+value)
 	}

@@ -2,41 +2,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/weir-gateway/weir/internal/app/config"
 	"github.com/weir-gateway/weir/internal/measure/lab"
 	"github.com/weir-gateway/weir/internal/measure/lab/job"
 	"github.com/weir-gateway/weir/internal/measure/lab/rung"
+	"github.com/weir-gateway/weir/internal/measure/process"
 )
 
-func newLab() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "lab",
-		Short: "Run the tuning experiments and report what each step gains",
-		Long: `Lab tests common claims about tuning Go services by experiment. Every step of an
-experiment is a small server, from the naive one up to Weir, and all are measured
-side by side on this machine.`,
-		Example: `  weir lab list
-  weir lab run a
-  weir lab run all --out docs/lab
-  weir lab verify all --dir docs/lab`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	cmd.AddCommand(newLabList(), newLabRun(), newLabVerify(), newLabServe(), newLabJob())
-	return cmd
-}
-
-func newLabList() *cobra.Command {
+func newList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the experiments and what each tests",
@@ -47,7 +31,79 @@ func newLabList() *cobra.Command {
 	}
 }
 
-func newLabRun() *cobra.Command {
+// programs are what is measured besides the servers of this program.
+type programs struct {
+	weir   string
+	others []string
+}
+
+func (p *programs) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.weir, "weir", "", "`FILE` of the weir that is measured (default: the one beside this program, or in PATH)")
+	cmd.Flags().StringArrayVar(&p.others, "program", nil, "`NAME=FILE` of a server in a module of its own, such as fasthttp=bin/lab-fasthttp")
+}
+
+// into finds the programs and has them measured with o.
+func (p *programs) into(ctx context.Context, o *lab.Options) (err error) {
+	if o.Programs, err = settings(p.others); err != nil {
+		return err
+	}
+	file := p.weir
+	if file == "" {
+		file = beside("weir")
+	}
+	if file == "" {
+		return nil // not every experiment needs it
+	}
+	if file, err = exec.LookPath(file); err != nil {
+		return fmt.Errorf("--weir: %w", err)
+	}
+	if file, err = filepath.Abs(file); err != nil { // it is started in directories of its own
+		return err
+	}
+	o.Weir = process.Program{file, "weir"}
+	o.Version, err = versionOf(ctx, o.Weir)
+	return err
+}
+
+// beside is the program of that name beside this one or in PATH; "" if there is none.
+func beside(name string) string {
+	if exe, err := os.Executable(); err == nil {
+		if file, err := exec.LookPath(filepath.Join(filepath.Dir(exe), name)); err == nil {
+			return file
+		}
+	}
+	file, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return file
+}
+
+// versionOf names the build on a page: what was measured must be found again.
+func versionOf(ctx context.Context, weir process.Program) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	out, err := weir.Command(ctx, os.Stderr, nil, "version", "--json").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s version: %w", weir[0], err)
+	}
+	var b struct {
+		Version, Commit string
+		Modified        bool
+	}
+	if err := json.Unmarshal(out, &b); err != nil || b.Version == "" {
+		return "", fmt.Errorf("%s version: it printed %q, which no Weir does", weir[0], out)
+	}
+	switch {
+	case b.Commit == "":
+		return b.Version + " of an unknown commit", nil
+	case b.Modified:
+		return b.Version + " of commit " + b.Commit + " with changes", nil
+	}
+	return b.Version + " of commit " + b.Commit, nil
+}
+
+func newRun() *cobra.Command {
 	var o lab.Options
 	var out string
 	cmd := &cobra.Command{
@@ -61,9 +117,9 @@ All of them take about an hour and a half. Everything stays on loopback and in n
 namespaces, in separate processes that end with this one. Some experiments need a network
 namespace, and therefore root; without it they are skipped with a message. Ctrl+C keeps what
 was measured so far.`,
-		Example: `  weir lab run a --quick
-  weir lab run b d --rounds 9 --out results
-  weir lab run all --out docs/lab`,
+		Example: `  weir-lab run a --quick
+  weir-lab run b d --rounds 9 --out results
+  weir-lab run all --out docs/lab`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	fs := cmd.Flags()
@@ -71,34 +127,23 @@ was measured so far.`,
 	fs.DurationVar(&o.Duration, "duration", 0, "`time` of each measurement (default 1s, with --quick 500ms)")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer rounds, less time, a quarter of the connections: to try it out")
 	fs.StringVar(&out, "out", "", "write pages, charts and numbers to this `directory`")
-	programs := programFlag(fs)
+	var p programs
+	p.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if o.Rounds < 0 || o.Duration < 0 {
-			return usage("", "lab run: --rounds and --duration must not be negative")
+			return usage("", "run: --rounds and --duration must not be negative")
 		}
-		ladders, err := laddersNamed("lab run", names)
+		ladders, err := laddersNamed("run", names)
 		if err != nil {
 			return err
 		}
-		if o.Programs, err = settings(*programs); err != nil {
-			return err
+		if err := p.into(cmd.Context(), &o); err != nil {
+			return fmt.Errorf("run: %w", err)
 		}
-		o.Version, o.Progress = labVersion(buildOf(version, buildInfo())), cmd.ErrOrStderr()
+		o.Progress = cmd.ErrOrStderr()
 		return runLab(cmd.Context(), ladders, o, out, cmd.OutOrStdout())
 	}
 	return cmd
-}
-
-// labVersion names the build on a page: what was measured must be found again.
-func labVersion(b build) string {
-	switch {
-	case b.Commit == "":
-		return b.Version + " of an unknown commit"
-	case b.Modified:
-		return b.Version + " of commit " + b.Commit + " with changes"
-	default:
-		return b.Version + " of commit " + b.Commit
-	}
 }
 
 // laddersNamed finds the ladders, each once, for a command.
@@ -111,7 +156,7 @@ func laddersNamed(command string, names []string) ([]lab.Ladder, error) {
 		}
 		l, ok := lab.Find(name)
 		if !ok {
-			return nil, usage("weir lab list names them", "%s: there is no experiment %q", command, name)
+			return nil, usage("weir-lab list names them", "%s: there is no experiment %q", command, name)
 		}
 		if !seen[l.Name] {
 			list = append(list, l)
@@ -125,7 +170,7 @@ func laddersNamed(command string, names []string) ([]lab.Ladder, error) {
 func runLab(ctx context.Context, ladders []lab.Ladder, o lab.Options, dir string, out io.Writer) error {
 	if dir != "" { // found out before a quarter of an hour is over
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("lab run: %w", err)
+			return fmt.Errorf("run: %w", err)
 		}
 	}
 	err := lab.Run(ctx, ladders, o, func(r *lab.Reading) error {
@@ -140,17 +185,12 @@ func runLab(ctx context.Context, ladders []lab.Ladder, o lab.Options, dir string
 		return lab.WriteIndex(dir)
 	})
 	if errors.Is(err, context.Canceled) {
-		return config.WithHint(errors.New("lab run: stopped early"), "what was measured so far is kept, and says that it is not all")
+		return &hinted{errors.New("run: stopped early"), "what was measured so far is kept, and says that it is not all"}
 	}
 	if err != nil {
-		return fmt.Errorf("lab run: %w", err)
+		return fmt.Errorf("run: %w", err)
 	}
 	return nil
-}
-
-// programFlag adds the flag for programs that serve arms of their own.
-func programFlag(fs *pflag.FlagSet) *[]string {
-	return fs.StringArray("program", nil, "`NAME=FILE` of a server in a module of its own, such as fasthttp=bin/lab-fasthttp")
 }
 
 // settings turns NAME=VALUE into a map.
@@ -159,16 +199,16 @@ func settings(list []string) (map[string]string, error) {
 	for _, kv := range list {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" {
-			return nil, usage("", "lab: %q: want NAME=VALUE", kv)
+			return nil, usage("", "%q: want NAME=VALUE", kv)
 		}
 		set[name] = value
 	}
 	return set, nil
 }
 
-// newLabServe is a rung's process. It ends with its standard input, so that none
+// newServe is a rung's process. It ends with its standard input, so that none
 // outlives who started it.
-func newLabServe() *cobra.Command {
+func newServe() *cobra.Command {
 	var listen string
 	var set []string
 	cmd := &cobra.Command{Use: "serve LADDER/RUNG", Short: "Be the server of a rung", Args: cobra.ExactArgs(1), Hidden: true}
@@ -190,8 +230,8 @@ func newLabServe() *cobra.Command {
 	return cmd
 }
 
-// newLabJob is the process of a measurement that needs no server.
-func newLabJob() *cobra.Command {
+// newJob is the process of a measurement that needs no server.
+func newJob() *cobra.Command {
 	var p job.Params
 	var set []string
 	cmd := &cobra.Command{Use: "job NAME", Short: "Measure something in a process of its own", Args: cobra.ExactArgs(1), Hidden: true}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +13,14 @@ import (
 	"github.com/weir-gateway/weir/internal/measure/lab"
 )
 
-func newLabVerify() *cobra.Command {
+func newVerify() *cobra.Command {
 	o := lab.Options{}
 	var dir string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify [NAME...|all]",
 		Short: "Repeat the measurements, shorter, and compare them with the pages",
+		Args:  cobra.ArbitraryArgs,
 		Long: `Verify repeats the named experiments, or all that have a page, with fewer and
 shorter rounds, and compares each ratio with the one on the page: it is confirmed if it is
 the same within a factor of 1.5, and has changed if it differs by more, beyond what
@@ -26,30 +28,31 @@ noise explains, or is the opposite.
 
 Exit status: 0 all pages confirmed, 1 failure, 2 wrong usage, 3 something has changed, 4
 none of these, but something was inconclusive.`,
-		Example: `  weir lab verify a b
-  weir lab verify all --dir docs/lab --json | jq '.[] | select(.outcome != "holds") | .ladder'`,
+		Example: `  weir-lab verify a b
+  weir-lab verify all --dir docs/lab --json | jq '.[] | select(.outcome != "holds") | .ladder'`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "dir", "docs/lab", "`directory` of the pages' numbers (NAME.json)")
 	fs.IntVar(&o.Rounds, "rounds", 4, "measure everything this many `times`")
 	fs.DurationVar(&o.Duration, "duration", 300*time.Millisecond, "`time` of each measurement")
-	programs := programFlag(fs)
+	var p programs
+	p.add(cmd)
 	fs.BoolVar(&asJSON, "json", false, "print every comparison as JSON")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if o.Rounds < 2 || o.Duration <= 0 {
-			return usage("", "lab verify: --rounds must be 2 at least, --duration positive")
+			return usage("", "verify: --rounds must be 2 at least, --duration positive")
 		}
 		if len(names) == 0 {
 			names = []string{"all"}
 		}
-		ladders, err := laddersNamed("lab verify", names)
+		ladders, err := laddersNamed("verify", names)
 		if err != nil {
 			return err
 		}
-		if o.Programs, err = settings(*programs); err != nil {
-			return err
+		if err := p.into(cmd.Context(), &o); err != nil {
+			return fmt.Errorf("verify: %w", err)
 		}
-		o.Version, o.Progress = labVersion(buildOf(version, buildInfo())), cmd.ErrOrStderr()
+		o.Progress = cmd.ErrOrStderr()
 		return verifyLab(cmd.Context(), ladders, dir, o, asJSON, cmd.OutOrStdout())
 	}
 	return cmd
@@ -69,19 +72,21 @@ func verifyLab(ctx context.Context, ladders []lab.Ladder, dir string, o lab.Opti
 	})
 	switch {
 	case errors.Is(err, context.Canceled):
-		return errors.New("lab verify: stopped early")
+		return errors.New("verify: stopped early")
 	case err != nil:
-		return fmt.Errorf("lab verify: %w", err)
+		return fmt.Errorf("verify: %w", err)
 	case asJSON:
-		if err := printJSON(out, all); err != nil {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		if err := e.Encode(all); err != nil {
 			return err
 		}
 	}
 	switch {
 	case n[lab.Changed] > 0:
-		return exitWith(3)
+		return exitStatus(3)
 	case n[lab.Inconclusive] > 0:
-		return exitWith(4)
+		return exitStatus(4)
 	}
 	return nil
 }
