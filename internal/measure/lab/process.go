@@ -102,7 +102,7 @@ func (b *Bench) startWeir(ctx context.Context, a Arm, env []string) (_ *Server, 
 		if err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(dir) // Weir has read them when it serves
+		defer func() { _ = os.RemoveAll(dir) }() // Weir has read them when it serves
 		if err := process.WriteCertificate(dir); err != nil {
 			return nil, err
 		}
