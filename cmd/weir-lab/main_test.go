@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PATH", env.Getenv("PATH")+string(os.PathListSeparator)+bin)
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"status": status, "says": says},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"status": status, "says": waitFor},
 	})
 }
 
@@ -65,8 +65,8 @@ func status(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// says FILE TEXT waits until a running command has written a line with TEXT into FILE.
-func says(ts *testscript.TestScript, neg bool, args []string) {
+// waitFor is says FILE TEXT, which waits until a running command has written a line with TEXT into FILE.
+func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: says FILE TEXT")
 	}
