@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,9 @@ var failures = map[string]func(*takeover.Parent) error{
 	},
 }
 
+// readsNothing is a new process that is prepared and then reads nothing.
+const readsNothing = "is prepared, and reads nothing"
+
 // answering answers the first batch of connections.
 func answering(kind takeover.Type, body []byte) func(*takeover.Parent) error {
 	return func(p *takeover.Parent) error { return errors.Join(followed(p), p.Send(kind, body)) }
@@ -70,6 +74,9 @@ func succeed(fails func(*takeover.Parent) error) error {
 	p, err := takeover.FromEnvironment("failing")
 	if err == nil {
 		err = p.SendPrepared(false, "memory")
+	}
+	if os.Getenv(successor) == readsNothing {
+		time.Sleep(time.Hour) // it is killed
 	}
 	var ahead []int
 	if err == nil {
@@ -100,6 +107,47 @@ func TestANewProcessThatFailsLeavesNoConnectionBehind(t *testing.T) {
 			failingSuccessor(t, fails)
 		})
 	}
+}
+
+// While a new process reads none of the sockets that are sent ahead, connections are served, and the upgrade can be ended.
+func TestANewProcessThatReadsNothingStopsNoLoop(t *testing.T) {
+	t.Setenv(successor, readsNothing)
+	this, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := startApp(t, func(c *config.Config) { c.EventLoop.Loops = 1 }, Options{Files: map[string]downstream.Static{"/": {Body: []byte("here")}}, Program: this})
+	var clients []*wiretest.Conn
+	for range 2*takeover.MaxFiles + 1 {
+		clients = append(clients, g.dial(t))
+	}
+	ask := func(w *wiretest.Conn) {
+		t.Helper()
+		w.Send(wiretest.CRLF("GET / HTTP/1.1\nHost: a\n\n"))
+		if res, body := w.Answer("GET"); res.StatusCode != http.StatusOK || body != "here" {
+			t.Errorf("%d %q", res.StatusCode, body)
+		}
+	}
+	for _, w := range clients {
+		ask(w)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := g.Upgrade(ctx)
+		failed <- err
+	}()
+	trial.Eventually(t, "the new process is prepared", func() bool { s := g.UpgradeState(); return s.Step == "preparing" && s.PID != 0 })
+	for range 3 {
+		for _, w := range clients {
+			ask(w)
+		}
+	}
+	cancel()
+	if err := <-failed; err == nil {
+		t.Error("the upgrade succeeded")
+	}
+	ask(clients[0])
 }
 
 func failingSuccessor(t *testing.T, fails string) {

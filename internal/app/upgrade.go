@@ -282,15 +282,20 @@ func (h *handover) export() error {
 	return errors.Join(errs...)
 }
 
-// sendSocketsAhead sends the sockets of all connections while they are served, some at a time.
+// sendSocketsAhead sends the sockets of all connections while they are served, some at a time: only when the new process
+// has read those before, so that a loop does not wait for it.
 func (h *handover) sendSocketsAhead() error {
 	c := h.child
 	if c.Peer.Version < takeover.VersionSocketsAhead {
 		return nil
 	}
-	c.SetDeadline(time.Now().Add(prepareTime))
+	end := time.Now().Add(prepareTime)
+	c.SetDeadline(end)
 	for _, l := range h.app.loops.Loops() {
 		for from := 0; from >= 0; {
+			if err := c.AwaitRead(end, sys.Unsent); err != nil {
+				return err
+			}
 			sent := make(chan error, 1)
 			posted := l.Post(func() {
 				var err error

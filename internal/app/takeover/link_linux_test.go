@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -175,6 +176,46 @@ func TestSocketsComeBeforeTheLogEnds(t *testing.T) {
 		if loop, err := ReadSockets(s); err == nil {
 			t.Errorf("%x: loop %d", []byte(s), loop)
 		}
+	}
+}
+
+// What is sent when all before was read does not wait for the other process, however small the room between them is.
+func TestSocketsWaitForThoseBefore(t *testing.T) {
+	a, b := pair(t)
+	c := &Child{Link: a}
+	small := func(fd int) int { _ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1); return 0 }
+	if _, err := c.Unread(small); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	read := make(chan error, 1)
+	for range 100 {
+		go func() {
+			f, err := b.Receive()
+			if err == nil {
+				f.Close()
+			}
+			read <- err
+		}()
+		err := c.AwaitRead(time.Now().Add(time.Minute), sys.Unsent)
+		if err == nil {
+			_, err = c.SendSockets(0, []int{int(r.Fd())})
+		}
+		if err := errors.Join(err, <-read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.SendSockets(0, []int{int(r.Fd())}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AwaitRead(time.Now(), sys.Unsent); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("what nothing reads: %v", err)
 	}
 }
 

@@ -296,11 +296,17 @@ func (c *Child) SettleFollowing() (refused map[int]bool, err error) {
 }
 
 // CommitFollowing makes the batch the new process's, and returns when that has read so, which nothing answers. After an error
-// it has not, or has ended. unread returns how many bytes that were sent to a Unix socket are not read.
+// it has not, or has ended. unread is AwaitRead's.
 func (c *Child) CommitFollowing(end time.Time, unread func(fd int) int) error {
 	if err := c.Send(Commit, nil); err != nil {
 		return err
 	}
+	return c.AwaitRead(end, unread)
+}
+
+// AwaitRead waits until the new process has read all that was sent to it, at most until end: what is sent next does not wait for
+// it. unread returns how many bytes that were sent to a Unix socket are not read.
+func (c *Child) AwaitRead(end time.Time, unread func(fd int) int) error {
 	for wait := 10 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
 		n, err := c.Unread(unread)
 		switch {
@@ -309,7 +315,7 @@ func (c *Child) CommitFollowing(end time.Time, unread func(fd int) int) error {
 		case n == 0:
 			return c.Alive() // what is not read is gone with the other end
 		case time.Now().After(end):
-			return fmt.Errorf("takeover: the %v is not read: %w", Commit, os.ErrDeadlineExceeded)
+			return fmt.Errorf("takeover: the new process does not read what was sent to it: %w", os.ErrDeadlineExceeded)
 		}
 		time.Sleep(wait)
 	}
