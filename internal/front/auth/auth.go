@@ -30,6 +30,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -93,9 +94,7 @@ func New(cfg Config, log *slog.Logger) (*Authenticator, error) {
 	if err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	a := &Authenticator{
 		ruleSet:  ruleSet{log: log, now: time.Now, revoked: NewRevocations()},
 		parser:   jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -183,10 +184,10 @@ func unjoin(err error) []error {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c KeySet) WithDefaults() KeySet {
-	def(&c.JWKSRefreshInterval, defaultRefresh)
-	def(&c.JWKSMinRefetchInterval, defaultMinRefetch)
-	def(&c.JWKSTimeout, defaultTimeout)
-	def(&c.Leeway, defaultLeeway)
+	c.JWKSRefreshInterval = cmp.Or(c.JWKSRefreshInterval, defaultRefresh)
+	c.JWKSMinRefetchInterval = cmp.Or(c.JWKSMinRefetchInterval, defaultMinRefetch)
+	c.JWKSTimeout = cmp.Or(c.JWKSTimeout, defaultTimeout)
+	c.Leeway = cmp.Or(c.Leeway, defaultLeeway)
 	return c
 }
 
@@ -205,17 +206,10 @@ func (c KeySet) WeakSecrets() []string {
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
 	c.KeySet = c.KeySet.WithDefaults()
-	def(&c.Cookie, defaultCookie)
-	def(&c.MaxTokenBytes, defaultMaxTokenBytes)
-	def(&c.TokenCache, defaultTokenCache)
+	c.Cookie = cmp.Or(c.Cookie, defaultCookie)
+	c.MaxTokenBytes = cmp.Or(c.MaxTokenBytes, defaultMaxTokenBytes)
+	c.TokenCache = cmp.Or(c.TokenCache, defaultTokenCache)
 	return c
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Validate returns all that is wrong with c, joined *ConfigErrors; it reads the

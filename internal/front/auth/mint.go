@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -76,7 +77,7 @@ func mintClaims(cfg Config, c MintClaims) (jwt.MapClaims, error) {
 	}
 	claims := jwt.MapClaims{"iat": now.Unix()}
 	if !c.NoExpiry {
-		def(&c.TTL, defaultTTL)
+		c.TTL = cmp.Or(c.TTL, defaultTTL)
 		// Rounded up, so that a token lives no shorter than asked.
 		claims["exp"] = now.Add(c.TTL + time.Second - 1).Unix()
 	}

@@ -7,6 +7,7 @@
 package authz
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -71,21 +72,13 @@ func (c ForwardConfig) WithDefaults() ForwardConfig {
 	if !c.Enabled() {
 		return c
 	}
-	if c.Timeout == 0 {
-		c.Timeout = hub.Duration(2 * time.Second)
-	}
+	c.Timeout = cmp.Or(c.Timeout, hub.Duration(2*time.Second))
 	if len(c.RequestHeaders) == 0 {
 		c.RequestHeaders = []string{"Authorization", "Cookie", "X-API-Key"}
 	}
-	if c.CacheBy == "" {
-		c.CacheBy = byRequest
-	}
-	if c.CacheSize == 0 {
-		c.CacheSize = 1 << 14
-	}
-	if c.MaxPending == 0 {
-		c.MaxPending = 1024
-	}
+	c.CacheBy = cmp.Or(c.CacheBy, byRequest)
+	c.CacheSize = cmp.Or(c.CacheSize, 1<<14)
+	c.MaxPending = cmp.Or(c.MaxPending, 1024)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -92,22 +93,12 @@ func (c Config) Validate() error {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	or := func(v *hub.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = hub.Duration(d)
-		}
-	}
-	or(&c.HeadTimeout, 10*time.Second)
-	or(&c.BodyTimeout, 10*time.Second)
-	or(&c.KeepAlive, 15*time.Second)
-	orInt := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	orInt(&c.MaxLine, 8<<10)
-	orInt(&c.MaxHead, 32<<10)
-	orInt(&c.MaxFields, 100)
-	orInt(&c.MaxVerifying, 1024)
+	c.HeadTimeout = cmp.Or(c.HeadTimeout, hub.Duration(10*time.Second))
+	c.BodyTimeout = cmp.Or(c.BodyTimeout, hub.Duration(10*time.Second))
+	c.KeepAlive = cmp.Or(c.KeepAlive, hub.Duration(15*time.Second))
+	c.MaxLine = cmp.Or(c.MaxLine, 8<<10)
+	c.MaxHead = cmp.Or(c.MaxHead, 32<<10)
+	c.MaxFields = cmp.Or(c.MaxFields, 100)
+	c.MaxVerifying = cmp.Or(c.MaxVerifying, 1024)
 	return c
 }

@@ -10,6 +10,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -119,9 +120,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
 		cfg: cfg.WithDefaults(), push: d.Push, auth: d.Auth, log: d.Log, proxy: d.Proxy, recorder: d.Recorder, front: d.Limits,
 		traces: d.Traces, http2: d.HTTP2, paths: socket.BuiltinPaths(cfg.BuiltinPrefix, !cfg.RoutesOnly),

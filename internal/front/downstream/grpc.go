@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -89,9 +90,7 @@ func appendGRPCStatus(b []byte, code int, message string) []byte {
 func (r *forwarding) answerGRPC(status int, fields []byte) {
 	loopState := r.h.loopState
 	message := r.reason
-	if message == "" {
-		message = http.StatusText(status)
-	}
+	message = cmp.Or(message, http.StatusText(status))
 	code := grpcStatus(status)
 	if r.unread || loopState.srv.push.Draining() {
 		r.keepAlive = false

@@ -1,6 +1,7 @@
 package extension
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -71,9 +72,7 @@ type TLSConfig struct {
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
-	if c.Timeout == 0 {
-		c.Timeout = hub.Duration(500 * time.Millisecond)
-	}
+	c.Timeout = cmp.Or(c.Timeout, hub.Duration(500*time.Millisecond))
 	for _, p := range []struct {
 		n *int
 		v int

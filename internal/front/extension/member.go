@@ -1,6 +1,7 @@
 package extension
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -332,9 +333,7 @@ func verdictError(key string, err error) error {
 // decision checks r.
 func (r *Refusal) decision(k Kind) (*authz.Decision, error) {
 	d := &authz.Decision{Extension: true, Status: r.Status, Message: r.Reason, Body: r.Body}
-	if d.Status == 0 {
-		d.Status = http.StatusForbidden
-	}
+	d.Status = cmp.Or(d.Status, http.StatusForbidden)
 	lowest := http.StatusBadRequest
 	if k == Request {
 		lowest = http.StatusMultipleChoices
@@ -342,9 +341,7 @@ func (r *Refusal) decision(k Kind) (*authz.Decision, error) {
 	if d.Status < lowest || d.Status > 599 {
 		return nil, verdictError("refuse.status", errors.New("want 400 to 599, of a request 300 to 599"))
 	}
-	if d.Message == "" {
-		d.Message = "refused"
-	}
+	d.Message = cmp.Or(d.Message, "refused")
 	for _, f := range r.Headers {
 		switch {
 		case !http1.ValidName(f.Name) || !http1.ValidValue(f.Value):

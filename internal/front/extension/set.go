@@ -1,6 +1,7 @@
 package extension
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,9 +43,7 @@ func New(opt Options) *Extensions {
 	if opt.MayChange == nil {
 		opt.MayChange = func(string) error { return nil }
 	}
-	if opt.Log == nil {
-		opt.Log = slog.New(slog.DiscardHandler)
-	}
+	opt.Log = cmp.Or(opt.Log, slog.New(slog.DiscardHandler))
 	x := &Extensions{opt: opt}
 	x.set.Store(&set{})
 	return x

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -43,13 +44,9 @@ type CallCounters struct {
 
 // NewCaller returns a Caller whose replies' heads are bounded by limits.
 func NewCaller(limits http1.Limits, log *slog.Logger) *Caller {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	l := &Caller{limits: limits, log: log, cut: map[*call][]byte{}}
-	if l.limits.MaxHead == 0 {
-		l.limits.MaxHead = 32 << 10
-	}
+	l.limits.MaxHead = cmp.Or(l.limits.MaxHead, 32<<10)
 	l.block.init()
 	return l
 }

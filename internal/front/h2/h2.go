@@ -10,6 +10,7 @@
 package h2
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -33,18 +34,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxStreams == 0 {
-		c.MaxStreams = 250
-	}
-	if c.Head.MaxHead == 0 {
-		c.Head.MaxHead = 32 << 10
-	}
-	if c.HeadTimeout == 0 {
-		c.HeadTimeout = 10 * time.Second
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = 15 * time.Second
-	}
+	c.MaxStreams = cmp.Or(c.MaxStreams, 250)
+	c.Head.MaxHead = cmp.Or(c.Head.MaxHead, 32<<10)
+	c.HeadTimeout = cmp.Or(c.HeadTimeout, 10*time.Second)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 15*time.Second)
 	return c
 }
 
@@ -91,9 +84,7 @@ type counters struct {
 // handles it, as for a connection that speaks HTTP/1.1; nil refuses the stream. loops is the
 // number of loops that it will be used on.
 func New(cfg Config, accept func(*eventloop.Conn) eventloop.Handler, loops int, log *slog.Logger) *Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{cfg: cfg.withDefaults(), accept: accept, log: log}
 	for range loops {
 		l := &loopState{srv: s, held: map[*stream]*bufferedBody{}}

@@ -12,6 +12,7 @@ package h3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -58,23 +59,13 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	or := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	or(&c.HeadTimeout, 10*time.Second)
-	or(&c.KeepAlive, 15*time.Second)
-	or(&c.WriteStall, 30*time.Second)
-	or(&c.HandshakeTimeout, 10*time.Second)
-	orInt := func(v *int, n int) {
-		if *v == 0 {
-			*v = n
-		}
-	}
-	orInt(&c.MaxStreams, 250)
-	orInt(&c.MaxHandshakes, 1024)
-	orInt(&c.Head.MaxHead, 32<<10)
+	c.HeadTimeout = cmp.Or(c.HeadTimeout, 10*time.Second)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 15*time.Second)
+	c.WriteStall = cmp.Or(c.WriteStall, 30*time.Second)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 10*time.Second)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 250)
+	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 1024)
+	c.Head.MaxHead = cmp.Or(c.Head.MaxHead, 32<<10)
 	return c
 }
 
@@ -134,9 +125,7 @@ type loopState struct {
 
 // New returns a Server on loops. Listen comes next.
 func New(cfg Config, front Front, loops []*eventloop.Loop, log *slog.Logger) *Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{cfg: cfg.withDefaults(), front: front, log: log, loops: loops}
 	s.ended, s.end = context.WithCancel(context.Background())
 	for range loops {

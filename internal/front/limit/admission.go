@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -41,23 +42,14 @@ type AdmissionConfig struct {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c AdmissionConfig) WithDefaults() AdmissionConfig {
-	or := func(v *hub.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = hub.Duration(d)
-		}
-	}
-	or(&c.Slice, time.Millisecond)
-	or(&c.OrderDelay, 10*time.Millisecond)
-	or(&c.AccountDelay, 8*time.Millisecond)
-	or(&c.MarketDelay, 4*time.Millisecond)
-	or(&c.ReplayDelay, 2*time.Millisecond)
-	if c.Floor == 0 {
-		c.Floor = 5
-	}
-	if c.MaxQueued == 0 {
-		c.MaxQueued = 4096
-	}
-	or(&c.Guard, 2*time.Millisecond)
+	c.Slice = cmp.Or(c.Slice, hub.Duration(time.Millisecond))
+	c.OrderDelay = cmp.Or(c.OrderDelay, hub.Duration(10*time.Millisecond))
+	c.AccountDelay = cmp.Or(c.AccountDelay, hub.Duration(8*time.Millisecond))
+	c.MarketDelay = cmp.Or(c.MarketDelay, hub.Duration(4*time.Millisecond))
+	c.ReplayDelay = cmp.Or(c.ReplayDelay, hub.Duration(2*time.Millisecond))
+	c.Floor = cmp.Or(c.Floor, 5)
+	c.MaxQueued = cmp.Or(c.MaxQueued, 4096)
+	c.Guard = cmp.Or(c.Guard, hub.Duration(2*time.Millisecond))
 	return c
 }
 

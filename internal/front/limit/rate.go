@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -46,9 +47,7 @@ func (r Rate) Quota() Quota {
 	}
 	local := !r.Shared.On()
 	burst := r.Burst
-	if burst == 0 {
-		burst = max(1, int(r.PerSecond))
-	}
+	burst = cmp.Or(burst, max(1, int(r.PerSecond)))
 	step := max(1, int64(math.Round(1e9/r.PerSecond)))
 	if span := float64(step) * float64(burst); span > float64(366*24*time.Hour) {
 		return Quota{step: step, burst: -1, local: local}

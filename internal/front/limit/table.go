@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math"
 	"math/bits"
@@ -94,9 +95,7 @@ func (t *Table) KeyAddr(scope uint64, a netip.Addr, v6Bits int) uint64 {
 // 0 means 64. An IPv4-mapped address is unmapped.
 func Network(a netip.Addr, v6Bits int) netip.Addr {
 	a = a.Unmap().WithZone("")
-	if v6Bits == 0 {
-		v6Bits = 64
-	}
+	v6Bits = cmp.Or(v6Bits, 64)
 	if !a.Is6() {
 		return a
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -51,9 +52,7 @@ func NewAccessLog(w io.Writer, bound int, log *slog.Logger) *AccessLog {
 	if bound <= 0 {
 		bound = DefaultAccessLogBytes
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &AccessLog{w: w, log: log, bound: bound, wake: make(chan struct{}, 1)}
 }
 

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/textproto"
@@ -65,21 +66,11 @@ func (b Batch) WithDefaults() Batch {
 	if !b.Enabled() {
 		return b
 	}
-	if b.MaxItems == 0 {
-		b.MaxItems = defaultBatchItems
-	}
-	if b.MaxWait == 0 {
-		b.MaxWait = defaultBatchWait
-	}
-	if b.MaxQueue == 0 {
-		b.MaxQueue = defaultBatchQueue
-	}
-	if b.MaxBytes == 0 {
-		b.MaxBytes = defaultBatchBytes
-	}
-	if b.MaxReply == 0 {
-		b.MaxReply = defaultBatchReply
-	}
+	b.MaxItems = cmp.Or(b.MaxItems, defaultBatchItems)
+	b.MaxWait = cmp.Or(b.MaxWait, defaultBatchWait)
+	b.MaxQueue = cmp.Or(b.MaxQueue, defaultBatchQueue)
+	b.MaxBytes = cmp.Or(b.MaxBytes, defaultBatchBytes)
+	b.MaxReply = cmp.Or(b.MaxReply, defaultBatchReply)
 	return b
 }
 

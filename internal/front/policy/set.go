@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,9 +90,7 @@ func New(routes []RouteConfig, deps Deps) (*Set, error) {
 	if deps.State == nil {
 		deps.State = NewState(0)
 	}
-	if deps.Log == nil {
-		deps.Log = slog.New(slog.DiscardHandler)
-	}
+	deps.Log = cmp.Or(deps.Log, slog.New(slog.DiscardHandler))
 	s := &Set{deps: deps}
 	var errs []error
 	names := map[string]bool{}

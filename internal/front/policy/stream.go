@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -51,15 +52,9 @@ func (r Record) WithDefaults() Record {
 	if !r.Enabled() {
 		return r
 	}
-	if r.Outlive == 0 {
-		r.Outlive = defaultOutlive
-	}
-	if r.MaxBytes == 0 {
-		r.MaxBytes = defaultRecordSize
-	}
-	if r.MaxConcurrent == 0 {
-		r.MaxConcurrent = defaultRecordings
-	}
+	r.Outlive = cmp.Or(r.Outlive, defaultOutlive)
+	r.MaxBytes = cmp.Or(r.MaxBytes, defaultRecordSize)
+	r.MaxConcurrent = cmp.Or(r.MaxConcurrent, defaultRecordings)
 	return r
 }
 

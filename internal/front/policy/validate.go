@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,9 +22,7 @@ const (
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c RouteConfig) WithDefaults() RouteConfig {
-	if c.Path == "" {
-		c.Path = "/*"
-	}
+	c.Path = cmp.Or(c.Path, "/*")
 	if c.Name == "" {
 		c.Name = c.Host + c.Path
 		if len(c.Methods) > 0 {
@@ -36,18 +35,14 @@ func (c RouteConfig) WithDefaults() RouteConfig {
 	if c.Reply.Status != 0 && c.Reply.ContentType == "" {
 		c.Reply.ContentType = "text/plain; charset=utf-8"
 	}
-	if c.Limits.MaxBody == 0 {
-		c.Limits.MaxBody = defaultMaxBody
-	}
+	c.Limits.MaxBody = cmp.Or(c.Limits.MaxBody, defaultMaxBody)
 	if len(c.CORS.AllowedOrigins) > 0 && c.CORS.MaxAge == 0 {
 		c.CORS.MaxAge = defaultMaxAge
 	}
 	if c.OpenAPI.File != "" && c.OpenAPI.MaxBody == 0 {
 		c.OpenAPI.MaxBody = defaultOpenAPIMaxBody
 	}
-	if c.Forwarding == "" {
-		c.Forwarding = "x-forwarded"
-	}
+	c.Forwarding = cmp.Or(c.Forwarding, "x-forwarded")
 	c.ForwardAuth = c.ForwardAuth.WithDefaults()
 	c.Record, c.Hold, c.Batch = c.Record.WithDefaults(), c.Hold.WithDefaults(), c.Batch.WithDefaults()
 	return c

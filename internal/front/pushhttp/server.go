@@ -5,6 +5,7 @@
 package pushhttp
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -83,12 +84,8 @@ type Deps struct {
 // New returns a Server. Run must be running while it serves.
 func New(cfg Config, d Deps) (*Server, error) {
 	h, log := d.Hub, d.Log
-	if cfg.WriteStall == 0 {
-		cfg.WriteStall = 30 * time.Second
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	cfg.WriteStall = cmp.Or(cfg.WriteStall, 30*time.Second)
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{cfg: cfg, hub: h, log: log, access: access.New(h.Namespace, access.Config{})}
 	var err error
 	s.group, err = eventloop.NewPortable(eventloop.Config{Loops: max(cfg.Loops, 1), MaxConns: maxStreams, WriteStall: hub.Duration(cfg.WriteStall)}, log)

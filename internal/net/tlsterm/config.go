@@ -1,6 +1,7 @@
 package tlsterm
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -118,23 +119,16 @@ func (c Config) Enabled() bool { return len(c.Certificates) > 0 || c.ACME.Enable
 // WithDefaults returns c with zeros replaced by what they mean, but for the one
 // that depends on the machine.
 func (c Config) WithDefaults() Config {
-	def(&c.MinVersion, "1.2")
-	def(&c.MaxVersion, "1.3")
-	def(&c.ClientAuth, ClientAuthNone)
-	def(&c.TicketRotation, hub.Duration(8*time.Hour))
-	def(&c.ReloadInterval, hub.Duration(5*time.Second))
-	def(&c.MaxHandshakes, 1024)
-	def(&c.MaxWaiting, 16384)
-	def(&c.HelloTimeout, hub.Duration(5*time.Second))
-	def(&c.HandshakeTimeout, hub.Duration(10*time.Second))
+	c.MinVersion = cmp.Or(c.MinVersion, "1.2")
+	c.MaxVersion = cmp.Or(c.MaxVersion, "1.3")
+	c.ClientAuth = cmp.Or(c.ClientAuth, ClientAuthNone)
+	c.TicketRotation = cmp.Or(c.TicketRotation, hub.Duration(8*time.Hour))
+	c.ReloadInterval = cmp.Or(c.ReloadInterval, hub.Duration(5*time.Second))
+	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 1024)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 16384)
+	c.HelloTimeout = cmp.Or(c.HelloTimeout, hub.Duration(5*time.Second))
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, hub.Duration(10*time.Second))
 	return c
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Validate returns all that is wrong with c, joined. It opens no file.

@@ -10,6 +10,7 @@
 package tlsterm
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -85,13 +86,9 @@ func New(cfg Config, log *slog.Logger, protocols ...string) (*Terminator, error)
 	if !cfg.Enabled() {
 		return nil, errors.New("certificates: there is none, and no acme")
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	cfg = cfg.WithDefaults()
-	if cfg.HandshakeCPUs == 0 {
-		cfg.HandshakeCPUs = max(sys.Processors()/2, 1)
-	}
+	cfg.HandshakeCPUs = cmp.Or(cfg.HandshakeCPUs, max(sys.Processors()/2, 1))
 	t := &Terminator{
 		cfg: cfg, log: log, retryMin: ocspRetryMin, ownSecret: make([]byte, minTicketSecret),
 		gate: make(chan struct{}, cfg.HandshakeCPUs), admission: newAdmission(cfg), changed: make(chan struct{}, 1),

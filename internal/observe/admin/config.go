@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -51,12 +52,8 @@ func (c Config) Enabled() bool { return c.Listen != "off" }
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:8001"
-	}
-	if c.LiveRate == 0 {
-		c.LiveRate = 2
-	}
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8001")
+	c.LiveRate = cmp.Or(c.LiveRate, 2)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -296,9 +297,7 @@ func (src *Sources) trace(w http.ResponseWriter, r *http.Request) {
 
 func (src *Sources) capture(w http.ResponseWriter, r *http.Request) {
 	reason := r.URL.Query().Get("reason")
-	if reason == "" {
-		reason = "requested"
-	}
+	reason = cmp.Or(reason, "requested")
 	answer(w, http.StatusCreated)(src.Capture(r.Context(), fmt.Sprintf("%.200s", reason)))
 }
 

@@ -6,6 +6,7 @@
 package alert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -69,9 +70,7 @@ const (
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
-	if c.ResolveAfter == 0 {
-		c.ResolveAfter = hub.Duration(time.Minute)
-	}
+	c.ResolveAfter = cmp.Or(c.ResolveAfter, hub.Duration(time.Minute))
 	return c
 }
 
@@ -83,15 +82,9 @@ func (w Webhook) WithDefaults() Webhook {
 	if len(w.Levels) == 0 {
 		w.Levels = []governor.Level{governor.Page, governor.Ticket}
 	}
-	if w.Format == "" {
-		w.Format = formatWeir
-	}
-	if w.Timeout == 0 {
-		w.Timeout = hub.Duration(10 * time.Second)
-	}
-	if w.GiveUp == 0 {
-		w.GiveUp = hub.Duration(15 * time.Minute)
-	}
+	w.Format = cmp.Or(w.Format, formatWeir)
+	w.Timeout = cmp.Or(w.Timeout, hub.Duration(10*time.Second))
+	w.GiveUp = cmp.Or(w.GiveUp, hub.Duration(15*time.Minute))
 	return w
 }
 

@@ -4,6 +4,7 @@ package asynclog
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"sync"
@@ -51,9 +52,7 @@ type Writer struct {
 // returns for their number is written where they are missing; a nil notice writes
 // nothing. The caller closes the Writer.
 func New(w io.Writer, bound int, notice func(lines uint64) []byte) *Writer {
-	if bound == 0 {
-		bound = DefaultBound
-	}
+	bound = cmp.Or(bound, DefaultBound)
 	a := &Writer{to: w, notice: notice, bound: bound, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go a.run()
 	return a

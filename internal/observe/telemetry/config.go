@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -43,15 +44,9 @@ func (c Config) On() bool { return c.Endpoint != "" && (c.Traces.On() || c.Metri
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
-	if c.Service == "" {
-		c.Service = "weir"
-	}
-	if c.Interval == 0 {
-		c.Interval = hub.Duration(15 * time.Second)
-	}
-	if c.Queue == 0 {
-		c.Queue = 2048
-	}
+	c.Service = cmp.Or(c.Service, "weir")
+	c.Interval = cmp.Or(c.Interval, hub.Duration(15*time.Second))
+	c.Queue = cmp.Or(c.Queue, 2048)
 	return c
 }
 
@@ -110,12 +105,8 @@ type PushConfig struct {
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c PushConfig) WithDefaults() PushConfig {
-	if c.Job == "" {
-		c.Job = "weir"
-	}
-	if c.Interval == 0 {
-		c.Interval = hub.Duration(15 * time.Second)
-	}
+	c.Job = cmp.Or(c.Job, "weir")
+	c.Interval = cmp.Or(c.Interval, hub.Duration(15*time.Second))
 	return c
 }
 

@@ -1,6 +1,7 @@
 package centrifuge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -190,21 +191,21 @@ const defaultAPIPrefix = "/centrifugo/api"
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	def(&c.APIPrefix, defaultAPIPrefix)
+	c.APIPrefix = cmp.Or(c.APIPrefix, defaultAPIPrefix)
 	c.APIPrefix = strings.TrimRight(c.APIPrefix, "/")
-	def(&c.PingInterval, hub.Duration(25*time.Second))
-	def(&c.PongTimeout, hub.Duration(8*time.Second))
-	def(&c.StaleTimeout, hub.Duration(10*time.Second))
-	def(&c.ExpiredCloseDelay, hub.Duration(25*time.Second))
-	def(&c.ChannelLimit, 128)
-	def(&c.MaxCommand, 64<<10)
-	def(&c.MaxQueue, 1<<20)
-	def(&c.APIMaxAnswer, 16<<20)
-	def(&c.RecoveryLimit, 300)
-	def(&c.HistoryLimit, 300)
-	def(&c.PersonalNamespace, hub.DefaultNamespace)
+	c.PingInterval = cmp.Or(c.PingInterval, hub.Duration(25*time.Second))
+	c.PongTimeout = cmp.Or(c.PongTimeout, hub.Duration(8*time.Second))
+	c.StaleTimeout = cmp.Or(c.StaleTimeout, hub.Duration(10*time.Second))
+	c.ExpiredCloseDelay = cmp.Or(c.ExpiredCloseDelay, hub.Duration(25*time.Second))
+	c.ChannelLimit = cmp.Or(c.ChannelLimit, 128)
+	c.MaxCommand = cmp.Or(c.MaxCommand, 64<<10)
+	c.MaxQueue = cmp.Or(c.MaxQueue, 1<<20)
+	c.APIMaxAnswer = cmp.Or(c.APIMaxAnswer, 16<<20)
+	c.RecoveryLimit = cmp.Or(c.RecoveryLimit, 300)
+	c.HistoryLimit = cmp.Or(c.HistoryLimit, 300)
+	c.PersonalNamespace = cmp.Or(c.PersonalNamespace, hub.DefaultNamespace)
 	for _, p := range c.Proxies.all() {
-		def(&p.Timeout, hub.Duration(time.Second))
+		p.Timeout = cmp.Or(p.Timeout, hub.Duration(time.Second))
 	}
 	return c
 }
@@ -213,13 +214,6 @@ func (p *Proxies) all() map[string]*Proxy {
 	return map[string]*Proxy{
 		"connect": &p.Connect, "refresh": &p.Refresh, "subscribe": &p.Subscribe,
 		"publish": &p.Publish, "sub_refresh": &p.SubRefresh, "rpc": &p.RPC,
-	}
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
 	}
 }
 

@@ -1,6 +1,7 @@
 package centrifuge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,10 +101,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		started: time.Now(), registry: newRegistry(),
 	}
 	cfg = cfg.WithDefaults()
-	def(&s.version, "weir")
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.version = cmp.Or(s.version, "weir")
+	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.deps.Name == "" {
 		s.deps.Name, _ = os.Hostname()
 	}
@@ -152,9 +151,7 @@ func newKinds(s *Server) kinds {
 // Start starts to listen to the other nodes. Call it once, after the hub's Start and
 // before clients come.
 func (s *Server) Start() error {
-	if s.deps.Bus == nil {
-		s.deps.Bus = s.deps.Hub.Bus()
-	}
+	s.deps.Bus = cmp.Or(s.deps.Bus, s.deps.Hub.Bus())
 	bus := s.deps.Bus
 	if bus == nil {
 		return errors.New("centrifuge: the hub is not started")

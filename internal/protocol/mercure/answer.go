@@ -52,9 +52,7 @@ func (s *Server) refuse(r socket.Request, d protocol.Dialect, why *refusal) {
 		status = http.StatusUnauthorized
 	}
 	text := why.text
-	if text == "" {
-		text = http.StatusText(status)
-	}
+	text = cmp.Or(text, http.StatusText(status))
 	r.Answer(status, textPlain, []byte(text+"\n"), fields...)
 }
 

@@ -1,6 +1,7 @@
 package mercure
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -98,26 +99,19 @@ const (
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	def(&c.Path, defaultPath)
-	def(&c.Namespace, defaultNamespace)
-	def(&c.Draft, "both")
-	def(&c.Resource, c.PublicURL)
-	def(&c.Cookie, defaultCookie07)
-	def(&c.Cookie08, defaultCookie08)
-	def(&c.Heartbeat, defaultHeartbeat)
-	def(&c.ConnectionLife, defaultLife)
-	def(&c.MaxTopics, protocol.MaxTopics07)
-	def(&c.MaxMatchers, protocol.MaxMatchers)
-	def(&c.MaxPatternBytes, defaultMaxPatternBytes)
-	def(&c.MaxBody, defaultMaxBody)
+	c.Path = cmp.Or(c.Path, defaultPath)
+	c.Namespace = cmp.Or(c.Namespace, defaultNamespace)
+	c.Draft = cmp.Or(c.Draft, "both")
+	c.Resource = cmp.Or(c.Resource, c.PublicURL)
+	c.Cookie = cmp.Or(c.Cookie, defaultCookie07)
+	c.Cookie08 = cmp.Or(c.Cookie08, defaultCookie08)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
+	c.ConnectionLife = cmp.Or(c.ConnectionLife, defaultLife)
+	c.MaxTopics = cmp.Or(c.MaxTopics, protocol.MaxTopics07)
+	c.MaxMatchers = cmp.Or(c.MaxMatchers, protocol.MaxMatchers)
+	c.MaxPatternBytes = cmp.Or(c.MaxPatternBytes, defaultMaxPatternBytes)
+	c.MaxBody = cmp.Or(c.MaxBody, defaultMaxBody)
 	return c
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Validate returns all that is wrong with c, joined; it reads the files that c names.

@@ -1,6 +1,7 @@
 package mercure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -180,9 +181,7 @@ func (l *locator) readCursor(ctx context.Context) {
 // updates, "" to leave it out.
 func (s *Server) Link(contentType string) string {
 	l := protocol.Link{Hub: s.conf().cfg.PublicURL, ContentType: contentType}
-	if l.Hub == "" {
-		l.Hub = s.conf().cfg.Path
-	}
+	l.Hub = cmp.Or(l.Hub, s.conf().cfg.Path)
 	if at := s.ids.cursor.Load(); at != nil {
 		l.LastID = cursorOf(*at)
 	}

@@ -12,6 +12,7 @@
 package mercure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -107,9 +108,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.WithDefaults()
 	s := &Server{deps: deps, log: deps.Log}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.deps.Access == nil {
 		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Mercure: cfg.Access()})
 	}

@@ -138,28 +138,23 @@ var hookEvents = []string{hookOccupied, hookVacated, hookMemberAdded, hookMember
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	for _, d := range []struct {
-		at   *hub.Duration
-		zero time.Duration
-	}{
-		{&c.ActivityTimeout, protocol.DefaultActivity * time.Second}, {&c.PongTimeout, 30 * time.Second},
-		{&c.VacatedDelay, 3 * time.Second}, {&c.CountInterval, time.Second},
-		{&c.WebhookWindow, 100 * time.Millisecond}, {&c.WebhookTimeout, 10 * time.Second}, {&c.WebhookRetry, 5 * time.Minute},
-	} {
-		if *d.at == 0 {
-			*d.at = hub.Duration(d.zero)
-		}
-	}
-	for _, n := range []struct{ at, zero *int }{
-		{&c.MaxEventData, new(protocol.MaxEventData)}, {&c.MaxChannels, new(protocol.MaxChannelsATime)}, {&c.MaxBatch, new(protocol.MaxBatch)},
-		{&c.MaxSubscriptions, new(1000)}, {&c.ClientEventRate, new(10)}, {&c.MessageRate, new(100)}, {&c.MaxMembers, new(100)}, {&c.MaxMemberData, new(2 << 10)},
-		{&c.MaxWatchlist, new(100)},
-		{&c.WebhookQueue, new(10_000)},
-	} {
-		if *n.at == 0 {
-			*n.at = *n.zero
-		}
-	}
+	c.ActivityTimeout = cmp.Or(c.ActivityTimeout, hub.Duration(protocol.DefaultActivity*time.Second))
+	c.PongTimeout = cmp.Or(c.PongTimeout, hub.Duration(30*time.Second))
+	c.VacatedDelay = cmp.Or(c.VacatedDelay, hub.Duration(3*time.Second))
+	c.CountInterval = cmp.Or(c.CountInterval, hub.Duration(time.Second))
+	c.WebhookWindow = cmp.Or(c.WebhookWindow, hub.Duration(100*time.Millisecond))
+	c.WebhookTimeout = cmp.Or(c.WebhookTimeout, hub.Duration(10*time.Second))
+	c.WebhookRetry = cmp.Or(c.WebhookRetry, hub.Duration(5*time.Minute))
+	c.MaxEventData = cmp.Or(c.MaxEventData, protocol.MaxEventData)
+	c.MaxChannels = cmp.Or(c.MaxChannels, protocol.MaxChannelsATime)
+	c.MaxBatch = cmp.Or(c.MaxBatch, protocol.MaxBatch)
+	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 1000)
+	c.ClientEventRate = cmp.Or(c.ClientEventRate, 10)
+	c.MessageRate = cmp.Or(c.MessageRate, 100)
+	c.MaxMembers = cmp.Or(c.MaxMembers, 100)
+	c.MaxMemberData = cmp.Or(c.MaxMemberData, 2<<10)
+	c.MaxWatchlist = cmp.Or(c.MaxWatchlist, 100)
+	c.WebhookQueue = cmp.Or(c.WebhookQueue, 10_000)
 	c.DefaultEvent = cmp.Or(c.DefaultEvent, "message")
 	apps := make([]App, len(c.Apps))
 	for i, a := range c.Apps {

@@ -1,6 +1,7 @@
 package pusher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,15 +140,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	cfg = cfg.WithDefaults()
 	s := &Server{deps: deps, log: deps.Log}
 	s.news = newNewsDesk(deps.Hub, deps.Presence.Has, &s.counts.noticesLost)
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.deps.Access == nil {
 		s.deps.Access = access.New(deps.Hub.Namespace, access.Config{Pusher: cfg.Access()})
 	}
-	if s.deps.Bus == nil {
-		s.deps.Bus = deps.Hub.Bus()
-	}
+	s.deps.Bus = cmp.Or(s.deps.Bus, deps.Hub.Bus())
 	if s.deps.Client == nil {
 		s.deps.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}

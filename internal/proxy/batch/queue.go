@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"sync"
@@ -26,9 +27,7 @@ type Batcher struct {
 
 // New returns a Batcher, whose calls are exchanges of p. A nil log discards.
 func New(p *proxy.Proxy, log *slog.Logger) *Batcher {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Batcher{proxy: p, log: log}
 }
 

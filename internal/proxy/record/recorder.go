@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ type Recorder struct {
 
 // New returns a Recorder. It does nothing before the first Query.
 func New(o Options) *Recorder {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	r := &Recorder{hub: o.Hub, prefix: o.Prefix, alone: o.Alone, log: o.Log, instance: newNonce(), wake: make(chan struct{}, 1),
 		entries: map[string]*entry{}, changed: map[*entry]bool{}, running: map[string]int{}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())

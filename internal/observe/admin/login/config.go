@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -71,12 +72,8 @@ func (c Config) WithDefaults() Config {
 	if len(c.Scopes) == 0 {
 		c.Scopes = []string{"profile", "email"}
 	}
-	if c.RolesClaim == "" {
-		c.RolesClaim = "groups"
-	}
-	if c.Session == 0 {
-		c.Session = hub.Duration(8 * time.Hour)
-	}
+	c.RolesClaim = cmp.Or(c.RolesClaim, "groups")
+	c.Session = cmp.Or(c.Session, hub.Duration(8*time.Hour))
 	return c
 }
 
