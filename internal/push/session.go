@@ -534,7 +534,7 @@ func (s *session) recovered() {
 }
 
 // lastChunk ends a chunked body in order.
-var lastChunk = http1.AppendLastChunk(nil)
+var lastChunk = http1.AppendLastChunk(nil, nil)
 
 // failure is how the hub's refusal is reported to a client.
 func failure(err error) (code int, reason string) {

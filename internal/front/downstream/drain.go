@@ -130,4 +130,4 @@ func (e *events) end() {
 	h.next(c, false)
 }
 
-var lastChunk = []byte("0\r\n\r\n")
+var lastChunk = http1.AppendLastChunk(nil, nil)

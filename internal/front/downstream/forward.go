@@ -482,9 +482,7 @@ func (r *reply) End(_ *proxy.Exchange, trailer []byte) {
 	case c.Shared():
 		writeTrailer(c, trailer)
 	case r.chunkedOut:
-		b := append(h.loopState.buf[:0], "0\r\n"...)
-		b = append(b, trailer...)
-		h.loopState.buf = append(b, "\r\n"...)
+		h.loopState.buf = http1.AppendLastChunk(h.loopState.buf[:0], trailer)
 		c.Write(h.loopState.buf)
 	}
 	r.release()

@@ -133,7 +133,7 @@ func (r *reply) cutGRPC(status int, message string) bool {
 	case c.Shared():
 		writeTrailer(c, lines)
 	default:
-		c.Write(append(append([]byte("0\r\n"), lines...), "\r\n"...))
+		c.Write(http1.AppendLastChunk(nil, lines))
 	}
 	r.release()
 	h.next(c, false)

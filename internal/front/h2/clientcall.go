@@ -260,8 +260,6 @@ func (c *call) ended(trailer []byte) {
 // showEnd shows the end of a body in chunks.
 func (c *call) showEnd(trailer []byte) {
 	l := c.session.caller
-	b := append(l.chunk[:0], "0\r\n"...)
-	b = append(b, trailer...)
-	l.chunk = append(b, "\r\n"...)
+	l.chunk = http1.AppendLastChunk(l.chunk[:0], trailer)
 	c.Arrived(l.chunk)
 }

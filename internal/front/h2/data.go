@@ -277,9 +277,7 @@ func (s *stream) showEnd(trailer []byte) {
 		s.Ended()
 	case s.flags&chunked != 0:
 		l := s.conn.loopState
-		b := append(l.chunk[:0], "0\r\n"...)
-		b = append(b, trailer...)
-		l.chunk = append(b, "\r\n"...)
+		l.chunk = http1.AppendLastChunk(l.chunk[:0], trailer)
 		s.Arrived(l.chunk)
 	}
 }

@@ -150,9 +150,7 @@ func (s *stream) ended(trailer []byte) {
 		s.Ended()
 	case s.flags&chunked != 0:
 		l := s.conn.loopState
-		b := append(l.chunk[:0], "0\r\n"...)
-		b = append(b, trailer...)
-		l.chunk = append(b, "\r\n"...)
+		l.chunk = http1.AppendLastChunk(l.chunk[:0], trailer)
 		s.Arrived(l.chunk)
 	}
 }

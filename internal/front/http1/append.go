@@ -107,8 +107,12 @@ func AppendChunk(dst, data []byte) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// AppendLastChunk appends what ends a chunked body, without trailer fields.
-func AppendLastChunk(dst []byte) []byte { return append(dst, "0\r\n\r\n"...) }
+// AppendLastChunk appends what ends a chunked body. trailer are the fields behind it, as lines.
+func AppendLastChunk(dst, trailer []byte) []byte {
+	dst = append(dst, "0\r\n"...)
+	dst = append(dst, trailer...)
+	return append(dst, "\r\n"...)
+}
 
 // ValidName reports whether name may be a field name or a method: a token.
 func ValidName[S ~string | ~[]byte](name S) bool { return tokens(name) }

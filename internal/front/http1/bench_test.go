@@ -85,7 +85,7 @@ func TestWritingAndBodiesDoNotAllocate(t *testing.T) {
 	buf := make([]byte, 0, 4096)
 	data := make([]byte, 100)
 	f("chunk out and in", func() {
-		b := AppendLastChunk(AppendChunk(buf[:0], data))
+		b := AppendLastChunk(AppendChunk(buf[:0], data), nil)
 		var c Chunked
 		for {
 			_, n, done, err := c.Decode(b)
@@ -169,7 +169,7 @@ func BenchmarkChunkedDecode(b *testing.B) {
 		for range 64 {
 			body = AppendChunk(body, make([]byte, size))
 		}
-		body = AppendLastChunk(body)
+		body = AppendLastChunk(body, nil)
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()

@@ -216,7 +216,7 @@ func TestAppendChunkOfNothingDoesNotEndTheBody(t *testing.T) {
 	if b := AppendChunk([]byte("x"), nil); string(b) != "x" {
 		t.Errorf("%q", b)
 	}
-	b := AppendLastChunk(AppendChunk(nil, bytes.Repeat([]byte("x"), 300)))
+	b := AppendLastChunk(AppendChunk(nil, bytes.Repeat([]byte("x"), 300)), nil)
 	if got, _, done, err := decodeAnyhow(t, string(b)); len(got) != 300 || !done || err != nil {
 		t.Errorf("%d bytes of data, done %v, %v", len(got), done, err)
 	}

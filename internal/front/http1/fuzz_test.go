@@ -206,7 +206,7 @@ func FuzzChunked(f *testing.F) {
 			body = AppendChunk(body, rest[:k])
 			rest = rest[k:]
 		}
-		body = AppendLastChunk(body)
+		body = AppendLastChunk(body, nil)
 		body = append(body, "GET"...)
 		var c Chunked
 		var got []byte
