@@ -8,11 +8,7 @@ func AppendWithoutCookie(dst, value []byte, name string) []byte {
 	start := len(dst)
 	for rest := value; rest != nil; {
 		var pair []byte
-		if i := bytes.IndexByte(rest, ';'); i >= 0 {
-			pair, rest = rest[:i], rest[i+1:]
-		} else {
-			pair, rest = rest, nil
-		}
+		pair, rest, _ = bytes.Cut(rest, []byte(";")) // rest is nil behind the last
 		pair = bytes.Trim(pair, " \t")
 		if n, _, _ := bytes.Cut(pair, []byte("=")); len(pair) == 0 || EqualFold(bytes.Trim(n, " \t\""), name) {
 			continue

@@ -25,7 +25,7 @@ func appendWithoutToken(dst, query []byte) []byte {
 	first := true
 	for rest := query; rest != nil; {
 		var pair []byte
-		pair, rest = cutPair(rest)
+		pair, rest, _ = bytes.Cut(rest, []byte("&")) // rest is nil behind the last
 		if _, is := http1.QueryValue(pair, "token"); is {
 			continue
 		}
@@ -36,14 +36,6 @@ func appendWithoutToken(dst, query []byte) []byte {
 		dst = appendQuery(dst, pair)
 	}
 	return dst
-}
-
-// cutPair cuts the first pair off a query; rest is nil after the last.
-func cutPair(query []byte) (pair, rest []byte) {
-	if i := bytes.IndexByte(query, '&'); i >= 0 {
-		return query[:i], query[i+1:]
-	}
-	return query, nil
 }
 
 // appendHost appends a host in lower case, without the dot that may end a name.

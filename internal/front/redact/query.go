@@ -12,11 +12,7 @@ import (
 func AppendQuery(dst, query []byte, more []string) []byte {
 	for rest := query; rest != nil; {
 		var pair []byte
-		if i := bytes.IndexByte(rest, '&'); i >= 0 {
-			pair, rest = rest[:i], rest[i+1:]
-		} else {
-			pair, rest = rest, nil
-		}
+		pair, rest, _ = bytes.Cut(rest, []byte("&")) // rest is nil behind the last
 		dst = appendPair(dst, pair, more)
 		if rest != nil {
 			dst = append(dst, '&')
