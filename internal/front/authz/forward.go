@@ -134,7 +134,7 @@ type Request struct {
 	Method, Host, Path, Query []byte
 	Scheme                    string
 	Client                    netip.Addr
-	Fields                    []http1.Field
+	Fields                    http1.Fields
 }
 
 // A Decision admits or refuses a request, or what else an extension decides on. Immutable:
@@ -249,12 +249,10 @@ func (f *Forward) keyOf(r *Request) (k Key, cacheable bool) {
 	add := func(v []byte) { b = append(strconv.AppendInt(b, int64(len(v)), 10), ':'); b = append(b, v...) }
 	for _, name := range f.cfg.RequestHeaders {
 		n := 0
-		for i := range r.Fields {
-			if fl := &r.Fields[i]; len(fl.Name) == len(name) && http1.EqualFold(fl.Name, name) {
-				cacheable = true
-				n++
-				add(fl.Value)
-			}
+		for v := range r.Fields.Values(name) {
+			cacheable = true
+			n++
+			add(v)
 		}
 		b = append(strconv.AppendInt(b, int64(n), 10), ';')
 	}
@@ -276,10 +274,8 @@ func (f *Forward) keyOf(r *Request) (k Key, cacheable bool) {
 func (f *Forward) subrequest(r *Request) *http.Request {
 	h := http.Header{}
 	for _, name := range f.cfg.RequestHeaders {
-		for i := range r.Fields {
-			if fl := &r.Fields[i]; len(fl.Name) == len(name) && http1.EqualFold(fl.Name, name) {
-				addField(h, name, fl.Value)
-			}
+		for v := range r.Fields.Values(name) {
+			addField(h, name, v)
 		}
 	}
 	uri := string(r.Path)

@@ -9,6 +9,41 @@ import (
 // is without the white space around it.
 type Field struct{ Name, Value []byte }
 
+// Fields are the field lines of a head.
+type Fields []Field
+
+// Get returns the value of the first field called name, without regard to case,
+// or nil. A field that is present and empty gives an empty slice, not nil.
+func (fields Fields) Get(name string) []byte {
+	for i := range fields {
+		if len(fields[i].Name) == len(name) && EqualFold(fields[i].Name, name) {
+			return fields[i].Value
+		}
+	}
+	return nil
+}
+
+// Count returns how many field lines are called name.
+func (fields Fields) Count(name string) (n int) {
+	for i := range fields {
+		if len(fields[i].Name) == len(name) && EqualFold(fields[i].Name, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// Values returns the values of all field lines called name, in order.
+func (fields Fields) Values(name string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for i := range fields {
+			if len(fields[i].Name) == len(name) && EqualFold(fields[i].Name, name) && !yield(fields[i].Value) {
+				return
+			}
+		}
+	}
+}
+
 // cutField reads one field line at b[i:] and returns where the next one starts.
 // A nil name with next > 0 is the empty line that ends the head. next == 0
 // without an error means that b ends before the line does.
@@ -217,32 +252,4 @@ func (f *framing) transferEncoding(v []byte, minor uint8) *Error {
 		return errTEUnknown
 	}
 	return errTE
-}
-
-func get(fields []Field, name string) []byte {
-	for i := range fields {
-		if EqualFold(fields[i].Name, name) {
-			return fields[i].Value
-		}
-	}
-	return nil
-}
-
-func count(fields []Field, name string) (n int) {
-	for i := range fields {
-		if EqualFold(fields[i].Name, name) {
-			n++
-		}
-	}
-	return n
-}
-
-func values(fields []Field, name string) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for i := range fields {
-			if EqualFold(fields[i].Name, name) && !yield(fields[i].Value) {
-				return
-			}
-		}
-	}
 }

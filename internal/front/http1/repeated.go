@@ -37,7 +37,7 @@ func Repeated(fields []Field) string {
 			continue
 		}
 		if seen&(1<<n) != 0 {
-			if name := singleton(fields[i].Name); name != "" && count(fields[:i], name) > 0 {
+			if name := singleton(fields[i].Name); name != "" && Fields(fields[:i]).Count(name) > 0 {
 				return name
 			}
 		}

@@ -1,9 +1,6 @@
 package http1
 
-import (
-	"bytes"
-	"iter"
-)
+import "bytes"
 
 // A Request is the head of a request. All slices point into the parsed input
 // and are valid for as long as its owner leaves that alone; nothing may write
@@ -22,7 +19,7 @@ type Request struct {
 	// when an HTTP/1.0 request names none. It may end with a port.
 	Host []byte
 	// Fields are all field lines in the order sent, those understood here included.
-	Fields []Field
+	Fields
 	// ContentLength is -1 without the field. Without it and without Chunked
 	// there is no body.
 	ContentLength int64
@@ -37,16 +34,6 @@ type Request struct {
 	// and the version is 1.1 (RFC 9110 §7.8), else nil.
 	Upgrade []byte
 }
-
-// Get returns the value of the first field called name, without regard to case,
-// or nil. A field that is present and empty gives an empty slice, not nil.
-func (r *Request) Get(name string) []byte { return get(r.Fields, name) }
-
-// Count returns how many field lines are called name.
-func (r *Request) Count(name string) int { return count(r.Fields, name) }
-
-// Values returns the values of all field lines called name, in order.
-func (r *Request) Values(name string) iter.Seq[[]byte] { return values(r.Fields, name) }
 
 // HeadPending reports that parsing b again would be in vain: b[:seen] was an
 // incomplete head and what has come since neither ends a line nor reaches a

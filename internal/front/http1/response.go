@@ -1,7 +1,5 @@
 package http1
 
-import "iter"
-
 // A Body reports how the end of a response's body is found (RFC 9112 §6.3).
 type Body uint8
 
@@ -32,7 +30,7 @@ type Response struct {
 	// Reason is the reason phrase, often empty.
 	Reason []byte
 	// Fields are all field lines in the order sent.
-	Fields []Field
+	Fields
 	// Body reports how the body is delimited, ContentLength alone does not:
 	// with HEAD and 304 it describes a body that is not sent.
 	Body Body
@@ -43,16 +41,6 @@ type Response struct {
 	// Upgrade is the value of the Upgrade field if Connection lists "upgrade".
 	Upgrade []byte
 }
-
-// Get returns the value of the first field called name, without regard to case,
-// or nil.
-func (r *Response) Get(name string) []byte { return get(r.Fields, name) }
-
-// Count returns how many field lines are called name.
-func (r *Response) Count(name string) int { return count(r.Fields, name) }
-
-// Values returns the values of all field lines called name, in order.
-func (r *Response) Values(name string) iter.Seq[[]byte] { return values(r.Fields, name) }
 
 var (
 	errStatusLine   = &Error{502, "bad status line"}

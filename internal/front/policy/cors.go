@@ -128,7 +128,7 @@ func (c *cors) names(origin []byte) bool {
 
 // isPreflight distinguishes a preflight from an OPTIONS of its own (Fetch §4.8).
 func isPreflight(x *Exchange) bool {
-	return string(x.Method) == "OPTIONS" && http1get(x.Fields, "Origin") != nil && len(http1get(x.Fields, "Access-Control-Request-Method")) > 0
+	return string(x.Method) == "OPTIONS" && x.Fields.Get("Origin") != nil && len(x.Fields.Get("Access-Control-Request-Method")) > 0
 }
 
 // preflight answers for the request to come.
@@ -137,9 +137,9 @@ func (c *cors) preflight(x *Exchange) Verdict {
 		return Verdict{Status: 403, Message: "pages of this origin may not come here", Hint: "the route's cors.allowed_origins would have to name it"}
 	}
 	b := c.appendFields(x.lines[:0], x.origin)
-	methods, headers := []byte(nil), http1get(x.Fields, "Access-Control-Request-Headers")
+	methods, headers := []byte(nil), x.Fields.Get("Access-Control-Request-Headers")
 	if c.methods == "" {
-		methods = http1get(x.Fields, "Access-Control-Request-Method")
+		methods = x.Fields.Get("Access-Control-Request-Method")
 	}
 	b = append(b, "Access-Control-Allow-Methods: "...)
 	b = append(append(append(b, c.methods...), methods...), "\r\n"...)

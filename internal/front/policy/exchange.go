@@ -20,7 +20,7 @@ type Exchange struct {
 	// Filled in by the front. The slices may point into its input, which must stay
 	// as it is until Retain or Done.
 	Method, Path, Query, Host []byte // Path as sent, percent-encoded, without query
-	Fields                    []http1.Field
+	Fields                    http1.Fields
 	Minor                     uint8 // of HTTP/1; 2 means HTTP/2, 3 for HTTP/3
 	Length                    int64 // of the body; -1: not known, or none
 	TLS                       bool
@@ -176,7 +176,7 @@ func (x *Exchange) begin() {
 	}
 	x.presented, x.Identity = byNothing, nil
 	if r.cors != nil || r.identify {
-		x.origin = http1get(x.Fields, "Origin")
+		x.origin = x.Fields.Get("Origin")
 		x.logRefusedOrigin()
 	}
 	x.logged = r.logged && r.sample > 0 && (r.sample == math.MaxUint32 || rand.Uint32() <= r.sample)

@@ -39,7 +39,7 @@ func (r *admission) hops(x *Exchange) (v Verdict, last bool) {
 	if !trace && string(x.Method) != "OPTIONS" {
 		return v, false
 	}
-	value := http1get(x.Fields, "Max-Forwards")
+	value := x.Fields.Get("Max-Forwards")
 	if value == nil {
 		return v, false
 	}

@@ -31,11 +31,11 @@ const (
 func (r *admission) identity(x *Exchange, now int64) Verdict {
 	a := r.deps.Auth
 	for _, name := range [...]string{"Authorization", "Cookie", "X-API-Key"} {
-		if http1count(x.Fields, name) > 1 {
+		if x.Fields.Count(name) > 1 {
 			return r.refuse(x, 400, "a field with credentials is repeated", "send Authorization, Cookie and X-API-Key once")
 		}
 	}
-	if key := http1get(x.Fields, "X-API-Key"); key != nil && r.cfg.Auth.APIKeys {
+	if key := x.Fields.Get("X-API-Key"); key != nil && r.cfg.Auth.APIKeys {
 		id, ok := a.APIKey(key)
 		if !ok {
 			return r.refuse(x, 401, "unknown API key", "")
@@ -44,7 +44,7 @@ func (r *admission) identity(x *Exchange, now int64) Verdict {
 		return r.AdmitIdentity(x, id, nil, now)
 	}
 	query, _ := http1.QueryValue(x.Query, "token")
-	token, source := a.TokenBytes(http1get(x.Fields, "Authorization"), http1get(x.Fields, "Cookie"), query)
+	token, source := a.TokenBytes(x.Fields.Get("Authorization"), x.Fields.Get("Cookie"), query)
 	switch source {
 	case auth.FromHeader:
 		x.presented = byHeader

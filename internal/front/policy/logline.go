@@ -53,7 +53,7 @@ func (x *Exchange) describeHeaders(b []byte) []byte {
 	b = append(b, `,"headers":{`...)
 	first := true
 	for _, name := range x.Route.cfg.AccessLog.Headers {
-		v := http1get(x.Fields, name)
+		v := x.Fields.Get(name)
 		if v == nil {
 			continue
 		}

@@ -175,7 +175,7 @@ func (s *Set) Match(x *Exchange) Verdict {
 		return Verdict{Status: 400, Message: "the path has a byte encoded that a route has plain", Hint: "send reserved bytes such as : and @ as they are"}
 	}
 	if isPreflight(x) {
-		i, outcome := s.router.Match(x.Host, path, http1get(x.Fields, "Access-Control-Request-Method"), &x.params)
+		i, outcome := s.router.Match(x.Host, path, x.Fields.Get("Access-Control-Request-Method"), &x.params)
 		if outcome == router.Found {
 			if r := chooseCORS(s.chains[i], x); r != nil {
 				x.Route, x.preflight = r, true
@@ -205,23 +205,4 @@ func (r *admission) checkPath(odd router.Odd) Verdict {
 		return Verdict{Status: 400, Message: "semicolon in the path", Hint: "the route would have to request it with paths.semicolon"}
 	}
 	return Verdict{Action: Forward}
-}
-
-// http1get is Request.Get for a list of fields.
-func http1get(fields []http1.Field, name string) []byte {
-	for i := range fields {
-		if len(fields[i].Name) == len(name) && http1.EqualFold(fields[i].Name, name) {
-			return fields[i].Value
-		}
-	}
-	return nil
-}
-
-func http1count(fields []http1.Field, name string) (n int) {
-	for i := range fields {
-		if len(fields[i].Name) == len(name) && http1.EqualFold(fields[i].Name, name) {
-			n++
-		}
-	}
-	return n
 }

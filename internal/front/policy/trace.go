@@ -77,10 +77,10 @@ func (t *Trace) AppendTraceparent(dst []byte) []byte {
 
 // continueTrace continues the trace of a request, or starts one. sample is the
 // threshold below which one that starts here is marked as sampled.
-func continueTrace(fields []http1.Field, sample uint32) (t Trace) {
+func continueTrace(fields http1.Fields, sample uint32) (t Trace) {
 	ok := false
-	if http1count(fields, "traceparent") == 1 { // two of them say nothing (§2.2)
-		t, ok = ParseTraceparent(http1get(fields, "traceparent"))
+	if fields.Count("traceparent") == 1 { // two of them say nothing (§2.2)
+		t, ok = ParseTraceparent(fields.Get("traceparent"))
 	}
 	if !ok {
 		for t.ID == [16]byte{} {
