@@ -6,7 +6,6 @@ import (
 
 	"github.com/weir-gateway/weir/internal/front/auth"
 	"github.com/weir-gateway/weir/internal/front/http1"
-	"github.com/weir-gateway/weir/internal/net/eventloop"
 	"github.com/weir-gateway/weir/internal/push"
 )
 
@@ -40,7 +39,7 @@ func (h *conn) beginBody(r *request, req *http1.Request, rest []byte) int {
 		}
 		r.builtin.identity = id
 		h.collectBody(r)
-		return h.readBody(r.c, rest)
+		return h.readBody(rest)
 	case token != "":
 		client := r.client()
 		r.builtin.verify(token, func(r *request, id *auth.Identity) { r.builtin.admitted(client, id) }) // the body waits
@@ -80,7 +79,7 @@ func (r *builtin) admitted(client netip.Addr, id *auth.Identity) {
 	h, c := r.h, r.c
 	r.identity = id
 	h.collectBody(r.request)
-	h.readBody(c, nil) // there may be nothing to wait for
+	h.readBody(nil) // there may be nothing to wait for
 	resumeInput(c)
 }
 
@@ -97,7 +96,7 @@ var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")
 
 // readBody collects the body and serves when all of it is there. What is kept is
 // bounded by the endpoint's limit.
-func (h *conn) readBody(c *eventloop.Conn, b []byte) int {
+func (h *conn) readBody(b []byte) int {
 	r := h.pending
 	if h.left >= 0 && h.body == nil && int64(len(b)) >= h.left {
 		n := int(h.left)

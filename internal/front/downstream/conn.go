@@ -64,7 +64,7 @@ func (h *conn) Data(c *eventloop.Conn, b []byte) int {
 	case h.state == readingHead:
 		return h.readHead(c, b)
 	case h.state == readingBody:
-		return h.readBody(c, b)
+		return h.readBody(b)
 	case h.state == relaying:
 		return h.pending.forwarding.relay(c, b)
 	}

@@ -64,7 +64,7 @@ func (h *conn) beginMounted(r *request, head, rest []byte) int {
 	r.keepHead(head)
 	h.expectBody(r, n)
 	h.collectBody(r)
-	return h.readBody(r.c, rest)
+	return h.readBody(rest)
 }
 
 // keepHead makes the head of r last: its bytes are gone otherwise when the call that

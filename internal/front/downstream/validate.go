@@ -71,7 +71,7 @@ func (r *forwarding) collect(e *proxy.Exchange, rest []byte) int {
 	if len(rest) == 0 {
 		return 0
 	}
-	return h.readBody(r.c, rest)
+	return h.readBody(rest)
 }
 
 // validate validates r off the loop and lets it continue if it is valid.

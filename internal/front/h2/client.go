@@ -308,7 +308,7 @@ func (s *Session) fail(code Code, why string) {
 		return
 	}
 	s.caller.log.Debug("HTTP/2 connection to a backend ends", "conn", s.sock.ID(), "peer", s.sock.Peer(), "code", code.String(), "err", why)
-	s.control(appendGoAway(nil, 0, code, why))
+	s.control(goAwayFrame(0, code, why))
 	s.flushNow()
 	s.Fail(&PeerError{Code: code, Malformed: true})
 	s.sock.CloseAfterFlush()
@@ -324,7 +324,7 @@ func (s *Session) rest() {
 		return
 	}
 	if s.flags&started != 0 {
-		s.control(appendGoAway(nil, 0, NoError, ""))
+		s.control(goAwayFrame(0, NoError, ""))
 		s.flushNow()
 	}
 	s.Fail(nil)

@@ -337,7 +337,7 @@ func (h *conn) fail(code Code, why string) {
 	h.loopState.srv.log.Debug("HTTP/2 connection ends", "conn", h.sock.ID(), "peer", h.sock.Peer(), "code", code.String(), "err", why)
 	h.flags |= failed
 	h.count(endingOf(code))
-	h.control(appendGoAway(nil, h.last, code, why))
+	h.control(goAwayFrame(h.last, code, why))
 	h.flushNow()
 	for len(h.streams) > 0 {
 		s := h.streams[len(h.streams)-1]
@@ -355,7 +355,7 @@ func (h *conn) leave(why ending) {
 	}
 	h.count(why)
 	h.flags = h.flags&^idle | leaving
-	h.control(appendPing(appendGoAway(nil, maxStreamID, NoError, ""), 0, leavePing))
+	h.control(appendPing(goAwayFrame(maxStreamID, NoError, ""), 0, leavePing))
 	h.sock.SetTimer(leaveTime)
 }
 
@@ -372,7 +372,7 @@ func (h *conn) sendLastGoAway() {
 	}
 	h.flags |= left
 	h.sock.SetTimer(0)
-	h.control(appendGoAway(nil, h.last, NoError, ""))
+	h.control(goAwayFrame(h.last, NoError, ""))
 	if len(h.streams) == 0 {
 		h.rest()
 	}

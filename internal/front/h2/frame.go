@@ -123,8 +123,8 @@ func appendPing(b []byte, flags uint8, data [8]byte) []byte {
 	return append(b, data[:]...)
 }
 
-func appendGoAway(b []byte, last uint32, code Code, why string) []byte {
-	b = appendHeader(b, 8+len(why), frameGoAway, 0, 0)
+func goAwayFrame(last uint32, code Code, why string) []byte {
+	b := appendHeader(nil, 8+len(why), frameGoAway, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, last)
 	b = binary.BigEndian.AppendUint32(b, uint32(code))
 	return append(b, why...)

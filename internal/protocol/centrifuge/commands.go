@@ -215,7 +215,7 @@ func (s command) publishNow(p hub.Publication, a *hub.Attributes) {
 
 // presence answers a presence or presence_stats command.
 func (s command) presence(c *protocol.Command) {
-	in, _, e := s.allowed(c, access.Presence, func(n *namespace) bool { return n.Presence })
+	in, e := s.allowed(c, access.Presence, func(n *namespace) bool { return n.Presence })
 	if e != nil {
 		s.fail(*e)
 		return
@@ -239,21 +239,21 @@ func (s command) presence(c *protocol.Command) {
 }
 
 // allowed checks a question about a channel.
-func (s command) allowed(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *namespace, *protocol.Error) {
+func (s command) allowed(c *protocol.Command, op access.Op, has func(*namespace) bool) (string, *protocol.Error) {
 	if c.Sub.Channel == "" {
 		s.disconnect(protocol.DisconnectedBadRequest)
-		return "", nil, &protocol.ErrorBadRequest
+		return "", &protocol.ErrorBadRequest
 	}
 	in, ns, e := s.srv().channel(c.Sub.Channel)
 	switch {
 	case e != nil:
-		return "", nil, e
+		return "", e
 	case !has(ns):
-		return "", nil, &protocol.ErrorNotAvailable
+		return "", &protocol.ErrorNotAvailable
 	case s.decide(op, in) == access.Refused:
-		return "", nil, &protocol.ErrorPermissionDenied
+		return "", &protocol.ErrorPermissionDenied
 	}
-	return in, ns, nil
+	return in, nil
 }
 
 // presenceOf returns who is on a channel; false if that would take more than most bytes.
@@ -278,7 +278,7 @@ const maxPresence = 10_000
 
 // history answers a history command.
 func (s command) history(c *protocol.Command) {
-	in, _, e := s.allowed(c, access.History, func(n *namespace) bool { return n.log })
+	in, e := s.allowed(c, access.History, func(n *namespace) bool { return n.log })
 	if e != nil {
 		s.fail(*e)
 		return

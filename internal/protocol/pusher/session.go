@@ -113,7 +113,7 @@ func (c *session) Timer() {
 	}
 	now, lastRead := c.t.Now(), c.t.LastRead()
 	if within := int64(c.app.AuthorizeWithin); within > 0 && !c.authorized && now-c.opened >= within {
-		c.deny(protocol.CloseUnauthorized, "Connection not authorized within timeout")
+		c.deny("Connection not authorized within timeout")
 		return
 	}
 	if c.pinged != 0 && lastRead >= c.pinged {

@@ -112,31 +112,31 @@ func (s *Server) onTerminate(_ string, data []byte) {
 func (c *session) signin(data []byte) {
 	var in protocol.Signin
 	if err := protocol.Fields(data, &in); err != nil {
-		c.deny(protocol.CloseUnauthorized, "pusher:signin: its data has no auth and user_data")
+		c.deny("pusher:signin: its data has no auth and user_data")
 		return
 	}
 	if !protocol.Equal(in.Auth, protocol.SignUser(c.app.Key, c.app.secret, c.id, in.UserData)) {
-		c.deny(protocol.CloseUnauthorized, "pusher:signin: auth is not the app's signature of socket_id::user::user_data")
+		c.deny("pusher:signin: auth is not the app's signature of socket_id::user::user_data")
 		return
 	}
 	user, err := protocol.ParseUser(in.UserData)
 	switch {
 	case err != nil:
-		c.deny(protocol.CloseUnauthorized, "pusher:signin: "+err.Error())
+		c.deny("pusher:signin: " + err.Error())
 		return
 	case len(in.UserData) > c.s.conf().cfg.MaxMemberData || protocol.CheckChannel(protocol.UserPrefix+user.ID) != nil:
-		c.deny(protocol.CloseUnauthorized, "pusher:signin: user_data is too long")
+		c.deny("pusher:signin: user_data is too long")
 		return
 	}
 	if revoked(c.s, user.ID) {
-		c.deny(protocol.CloseUnauthorized, "The user was revoked")
+		c.deny("The user was revoked")
 		return
 	}
 	if !c.app.Watchlists {
 		user.Watchlist = nil
 	}
 	if len(user.Watchlist) > c.s.conf().cfg.MaxWatchlist {
-		c.deny(protocol.CloseUnauthorized, "pusher:signin: the watchlist has more users than max_watchlist")
+		c.deny("pusher:signin: the watchlist has more users than max_watchlist")
 		return
 	}
 	if c.user != nil && c.user.ID != user.ID {
@@ -217,7 +217,7 @@ func (s *Server) notifyWatchers(a *app, user, what string) {
 }
 
 // deny closes a connection that showed a bad signature.
-func (c *session) deny(code int, reason string) {
+func (c *session) deny(reason string) {
 	c.s.counts.denied.Add(1)
-	c.close(code, reason)
+	c.close(protocol.CloseUnauthorized, reason)
 }
