@@ -81,7 +81,6 @@ type clientHello struct {
 	psk        []pskIdentity
 	binders    [][]byte
 	bindersLen int // bytes at the end of raw that the binders take
-	seen       []uint16
 }
 
 type pskIdentity struct {
@@ -108,28 +107,9 @@ func (m *clientHello) parse(msg []byte) bool {
 	if s.Empty() { // TLCP knows hellos without extensions
 		return true
 	}
-	var exts cryptobyte.String
-	if !s.ReadUint16LengthPrefixed(&exts) || !s.Empty() {
-		return false
-	}
-	for !exts.Empty() {
-		var typ uint16
-		var ext cryptobyte.String
-		if !exts.ReadUint16(&typ) || !exts.ReadUint16LengthPrefixed(&ext) {
-			return false
-		}
-		if slices.Contains(m.seen, typ) || len(m.seen) >= maxExtensions {
-			return false
-		}
-		m.seen = append(m.seen, typ)
-		if typ == extPreSharedKey && !exts.Empty() {
-			return false // RFC 8446 §4.2.11: it is the last one
-		}
-		if !m.extension(typ, ext) {
-			return false
-		}
-	}
-	return true
+	return readExtensions(&s, func(typ uint16, ext cryptobyte.String) bool {
+		return len(m.psk) == 0 && m.extension(typ, ext) // RFC 8446 §4.2.11: pre_shared_key is the last one
+	})
 }
 
 // maxExtensions bounds what is compared for duplicates; clients send about 20.
