@@ -51,12 +51,7 @@ func (a *Authenticator) AppendState(dst takeover.State, id *Identity) (state tak
 	for _, c := range id.claims {
 		s = s.MustString(idClaim, c.name+"\x00"+strings.Join(c.values, "\x00"))
 	}
-	if id.token.JTI != "" {
-		s = s.String(idJTI, id.token.JTI)
-	}
-	if id.token.Issued != 0 {
-		s = s.Uint(idIssued, uint64(id.token.Issued))
-	}
+	s = s.String(idJTI, id.token.JTI).Uint(idIssued, uint64(id.token.Issued))
 	if id.proof == (Proof{}) {
 		return s, id.By == "" || id.By == ByProgram
 	}

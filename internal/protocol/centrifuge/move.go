@@ -152,9 +152,7 @@ func (s *session) AppendState(dst takeover.State) (takeover.State, bool) {
 		for name, value := range r.headers {
 			dst = dst.String(moveHeader, name+"\x00"+value)
 		}
-		if r.pings != 0 {
-			dst = dst.Uint(movePings, uint64(r.pings))
-		}
+		dst = dst.Uint(movePings, uint64(r.pings))
 		if r.pace != nil {
 			dst = dst.Uint(moveBudget, uint64(r.pace.budget*1000)+1)
 		}
