@@ -146,7 +146,7 @@ func readYAML(name string, b []byte, v reflect.Value, origins Origins) []error {
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil
 	} else if err != nil {
-		return []error{syntaxError(name, err)}
+		return []error{SyntaxError(name, err)}
 	}
 	if len(doc.Content) == 1 {
 		d.value(doc.Content[0], "", field{}, v)
@@ -155,13 +155,13 @@ func readYAML(name string, b []byte, v reflect.Value, origins Origins) []error {
 	if err := dec.Decode(&more); err == nil {
 		d.problem(&more, "", "keep one document per file", "a second document starts")
 	} else if !errors.Is(err, io.EOF) {
-		return append(d.problems, syntaxError(name, err))
+		return append(d.problems, SyntaxError(name, err))
 	}
 	return d.problems
 }
 
-// syntaxError turns "yaml: line 3: what" into "name:3: what".
-func syntaxError(name string, err error) error {
+// SyntaxError turns "yaml: line 3: what" into "name:3: what".
+func SyntaxError(name string, err error) error {
 	e := &KeyError{Source: name, Problem: strings.TrimPrefix(err.Error(), "yaml: ")}
 	var line int
 	if _, scanErr := fmt.Sscanf(e.Problem, "line %d:", &line); scanErr == nil {

@@ -150,9 +150,9 @@ func (r *renderer) inline(v reflect.Value, f field) string {
 	}
 	switch t := v.Type(); {
 	case t == durationType:
-		return formatDuration(time.Duration(v.Int()))
+		return FormatDuration(time.Duration(v.Int()))
 	case isDuration(t) && isText(t):
-		return formatDuration(time.Duration(v.Int()))
+		return FormatDuration(time.Duration(v.Int()))
 	case isText(t):
 		if m, ok := v.Interface().(encoding.TextMarshaler); ok {
 			b, err := m.MarshalText()
@@ -200,8 +200,8 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// formatDuration is d without the zero units that time.Duration ends with.
-func formatDuration(d time.Duration) string {
+// FormatDuration is d without the zero units that time.Duration ends with.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

@@ -14,10 +14,10 @@ type directive struct {
 
 func (d *directive) name() string { return d.words[0] }
 
-// arg returns a word after the name, or "".
-func (d *directive) arg(i int) string {
-	if i+1 < len(d.words) {
-		return d.words[i+1]
+// arg returns the word after the name, or "".
+func (d *directive) arg() string {
+	if len(d.words) > 1 {
+		return d.words[1]
 	}
 	return ""
 }

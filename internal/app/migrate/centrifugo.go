@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strconv"
@@ -16,24 +17,13 @@ type centrifugo struct{ *translation }
 
 // translate translates a file or an environment.
 func (t centrifugo) translate(data []byte) error {
-	in, f, err := parse(t.file, data)
-	if err != nil {
-		return err
-	}
-	if f == formatEnv {
-		environment(t).lay(in, t.file)
-	} else {
+	keys := func(in *node) {
 		for _, m := range in.fields {
 			t.place(canonical6(m.key, m.value), m.value)
 		}
 	}
-	if len(t.o.Env) > 0 {
-		env, err := parseEnv(t.o.EnvName, t.o.Env)
-		if err != nil {
-			return err
-		}
-		env.name("")
-		environment(t).lay(env, t.o.EnvName)
+	if err := t.read(data, keys, environment(t).lay); err != nil {
+		return err
 	}
 	t.modern()
 	t.out.at("centrifuge").set("enabled", true, "")
@@ -51,48 +41,11 @@ func (t centrifugo) translate(data []byte) error {
 func (t *input) place(path string, v *node) {
 	if !t.root.put(path, v) {
 		v.markUsed()
-		t.note(Untaken, v, "it is there twice, under two names; the first counts", "")
+		t.note(Untaken, v, twice, "")
 	}
 }
 
-func parseJSONValue(file, s string) (*node, error) {
-	if strings.HasPrefix(s, "{") {
-		return parseJSON(file, []byte(s))
-	}
-	n, err := parseJSON(file, []byte(`{"x":`+s+`}`))
-	if err != nil || len(n.fields) != 1 {
-		return nil, err
-	}
-	return n.fields[0].value, nil
-}
-
-func setLines(n *node, line int) {
-	n.line = line
-	for _, i := range n.items {
-		setLines(i, line)
-	}
-	for _, f := range n.fields {
-		setLines(f.value, line)
-	}
-}
-
-// above returns the object that holds the last key of a path, nil if there is none.
-func (n *node) above(path string) (parent *node, key string) {
-	i := strings.LastIndexByte(path, '.')
-	if i < 0 {
-		return n, path
-	}
-	return n.at(path[:i]), path[i+1:]
-}
-
-func (n *node) replace(key string, v *node) {
-	for i := range n.fields {
-		if strings.EqualFold(n.fields[i].key, key) {
-			n.fields[i].value = v
-			return
-		}
-	}
-}
+const twice = "it is there twice, under two names; the first counts"
 
 // modern gives namespaces and proxies of 5 the keys of 6.
 func (t centrifugo) modern() {
@@ -103,12 +56,8 @@ func (t centrifugo) modern() {
 		if n == nil {
 			continue
 		}
-		if s := strings.TrimSpace(n.value); n.kind == text && s != "" {
-			if j, err := parseJSONValue(t.file, s); err == nil {
-				j.name(n.where)
-				setLines(j, n.line)
-				*n = *j
-			}
+		if j, ok := inlineJSON(n); ok {
+			*n = *j
 		}
 		for i, item := range n.items {
 			if item.kind != object {
@@ -121,7 +70,7 @@ func (t centrifugo) modern() {
 					to = name
 				}
 				if !six.put(to, f.value) {
-					t.note(Untaken, f.value, "it is there twice, under two names; the first counts", "")
+					t.note(Untaken, f.value, twice, "")
 				}
 			}
 			n.items[i] = six
@@ -134,17 +83,12 @@ func (t centrifugo) listeners() {
 	h := t.root.at("http_server")
 	address, addressAt := t.text(h, "address")
 	port, at := t.text(h, "port")
-	if at == nil {
-		port, at = "8000", addressAt
-	}
-	t.listen(net.JoinHostPort(address, port), at, t.tls(h))
+	t.listen(net.JoinHostPort(address, cmp.Or(port, "8000")), cmp.Or(at, addressAt), t.tls(h))
 
 	admin := t.out.at("admin")
-	internalAddress, at := t.text(h, "internal_address")
+	internalAddress, internalAt := t.text(h, "internal_address")
 	internalPort, portAt := t.text(h, "internal_port")
-	if portAt != nil {
-		at = portAt
-	}
+	at = cmp.Or(portAt, internalAt)
 	password, pw := t.text(t.root, "admin.password")
 	t.flag(t.root, "admin.enabled") // Weir's is there anyway
 	if pw != nil {
@@ -153,10 +97,7 @@ func (t centrifugo) listeners() {
 	if at == nil {
 		return
 	}
-	if internalPort == "" {
-		internalPort = "8001"
-	}
-	t.adminListen(admin, net.JoinHostPort(internalAddress, internalPort), at)
+	t.adminListen(admin, net.JoinHostPort(internalAddress, cmp.Or(internalPort, "8001")), at)
 	t.changed(at, "the admin listener has metrics, profiles and Weir's page; the server API stays on the public listener")
 }
 
@@ -182,18 +123,12 @@ func (t centrifugo) tls(h *node) tlsState {
 	}
 	cert, certAt := t.text(h, "tls.cert_pem")
 	key, keyAt := t.text(h, "tls.key_pem")
-	for _, f := range []struct {
-		value string
-		at    *node
-	}{{cert, certAt}, {key, keyAt}} {
-		if !isPath(f.value) {
-			at := f.at
-			if at == nil {
-				at = on
-			}
-			t.note(Untaken, at, "Weir reads certificates and keys from files", "write it to a file and name that in tls.certificates")
-			return tlsLost
-		}
+	if isPath(cert) {
+		certAt = keyAt
+	}
+	if !isPath(cert) || !isPath(key) {
+		t.note(Untaken, cmp.Or(certAt, on), "Weir reads certificates and keys from files", "write it to a file and name that in tls.certificates")
+		return tlsLost
 	}
 	t.out.certificate(cert, key)
 	if ca, at := t.text(h, "tls.client_ca_pem"); at != nil && isPath(ca) {
@@ -324,18 +259,14 @@ func (t centrifugo) pings(in *node, c *section) {
 		pong = 8 * time.Second
 	}
 	if ping <= 0 || pong <= 0 || pong >= ping {
-		at := pingAt
-		if at == nil {
-			at = pongAt
-		}
-		t.untaken(at, "Weir wants pings, and each answered before the next", "centrifuge.ping_interval and pong_timeout")
+		t.untaken(cmp.Or(pingAt, pongAt), "Weir wants pings, and each answered before the next", "centrifuge.ping_interval and pong_timeout")
 		return
 	}
 	if pingAt != nil {
-		c.set("ping_interval", hubDuration(ping), "")
+		c.set("ping_interval", ping, "")
 	}
 	if pongAt != nil {
-		c.set("pong_timeout", hubDuration(pong), "")
+		c.set("pong_timeout", pong, "")
 	}
 }
 
@@ -343,7 +274,7 @@ func (t centrifugo) pings(in *node, c *section) {
 func (t centrifugo) remaining() {
 	t.logLevel(t.root, "log.level")
 	if d, at := t.span(t.root, "shutdown.timeout", time.Nanosecond); at != nil && d > 0 {
-		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
+		t.out.at("shutdown").set("drain", d, "the longest that a drain takes")
 		t.changed(at, "clients are closed one after the other over that time, not all at once")
 	}
 	if name, at := t.text(t.root, "node.name"); at != nil {

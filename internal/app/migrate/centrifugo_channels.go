@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -59,10 +60,17 @@ func (t centrifugo) natsBroker(to *section, kind *node) {
 	if at == nil {
 		address, at = "nats://127.0.0.1:4222", kind
 	}
+	if t.natsURL(to, address, at) {
+		t.natsPrefix(in, to)
+	}
+}
+
+// natsURL sets the address of NATS, or addresses separated by commas.
+func (t *translation) natsURL(to *section, address string, at *node) bool {
 	for u := range strings.SplitSeq(address, ",") {
 		if p, err := url.Parse(strings.TrimSpace(u)); err != nil || p.Host == "" {
 			t.untaken(at, "it is not an address of NATS", "broker.nats.url")
-			return
+			return false
 		}
 	}
 	const says = "needs JetStream there: the log is kept in it"
@@ -72,7 +80,7 @@ func (t centrifugo) natsBroker(to *section, kind *node) {
 	}
 	to.set("url", address, says)
 	t.changed(at, "broker.nats.url %s", says)
-	t.natsPrefix(in, to)
+	return true
 }
 
 func (t *translation) natsPrefix(in *node, to *section) {
@@ -140,10 +148,7 @@ func (t centrifugo) namespace(name string, in *node) {
 	t.out.add("namespaces", ns)
 	size, sizeAt := t.number(in, "history_size")
 	ttl, ttlAt := t.span(in, "history_ttl", time.Nanosecond)
-	if sizeAt == nil {
-		sizeAt = ttlAt
-	}
-	t.history(ns, size, ttl, sizeAt)
+	t.history(ns, size, ttl, cmp.Or(sizeAt, ttlAt))
 	if size <= 0 || ttl <= 0 {
 		t.withoutHistory(in)
 	} else {
@@ -210,16 +215,9 @@ type centrifugoBackends struct{ *translation }
 // eventProxies translates for which events of a namespace's channels a backend is asked.
 func (t centrifugoBackends) eventProxies(name string, in *node, to *section) {
 	for _, event := range []string{"subscribe", "publish", "sub_refresh"} {
-		on, at := t.flag(in, event+"_proxy_enabled")
-		which, whichAt := t.text(in, event+"_proxy_name")
-		if at == nil && whichAt != nil && t.root.at("granular_proxy_mode") != nil { // the granular mode of 5: the name switches it on
-			on, at = true, whichAt
-		}
-		if !on {
+		which, at := t.wanted(in, event+"_")
+		if at == nil {
 			continue
-		}
-		if which == "" {
-			which = defaultProxy
 		}
 		if !t.useProxy(event, which, at) {
 			t.note(Security, at, "the backend is not queried for channels of namespace "+name+": what namespace and token allow counts", "")
@@ -227,6 +225,20 @@ func (t centrifugoBackends) eventProxies(name string, in *node, to *section) {
 		}
 		to.set(event+"_proxy", true, "")
 	}
+}
+
+// wanted returns the name of the proxy that in has switched on by keys with a prefix, and where; nil
+// if none is.
+func (t centrifugoBackends) wanted(in *node, prefix string) (name string, at *node) {
+	on, at := t.flag(in, prefix+"proxy_enabled")
+	name, nameAt := t.text(in, prefix+"proxy_name")
+	if at == nil && nameAt != nil && t.root.at("granular_proxy_mode") != nil { // the granular mode of 5: the name switches it on
+		on, at = true, nameAt
+	}
+	if !on {
+		return "", nil
+	}
+	return cmp.Or(name, defaultProxy), at
 }
 
 // defaultProxy is the name of the one configured beside its event.
@@ -286,7 +298,7 @@ func (t centrifugoBackends) useProxy(event, name string, at *node) bool {
 
 func (t centrifugoBackends) proxyOptions(p *node, to *section) {
 	if d, at := t.span(p, "timeout", time.Nanosecond); at != nil && d > 0 {
-		to.set("timeout", hubDuration(d), "")
+		to.set("timeout", d, "")
 	}
 	headers, at := t.texts(p, "http_headers")
 	if at == nil {
@@ -385,18 +397,9 @@ func of5(endpoint *node) bool {
 func (t centrifugoBackends) rpcProxy() {
 	used := false
 	for _, in := range append([]*node{t.root.at("rpc.without_namespace")}, itemsOf(t.root.at("rpc.namespaces"))...) {
-		on, at := t.flag(in, "proxy_enabled")
-		name, nameAt := t.text(in, "proxy_name")
-		if at == nil && nameAt != nil && t.root.at("granular_proxy_mode") != nil {
-			on, at = true, nameAt
+		if name, at := t.wanted(in, ""); at != nil {
+			used = t.useProxy("rpc", name, at) || used
 		}
-		if !on {
-			continue
-		}
-		if name == "" {
-			name = defaultProxy
-		}
-		used = t.useProxy("rpc", name, at) || used
 	}
 	if e := t.root.at("rpc.proxy.endpoint"); !used && of5(e) {
 		t.useProxy("rpc", defaultProxy, e)

@@ -10,10 +10,10 @@ import (
 type environment struct{ *translation }
 
 // lay lays variables over what the file has: they count more.
-func (t environment) lay(env *node, file string) {
+func (t environment) lay(env *node) {
 	for _, m := range env.fields { // the items that other variables are about
 		if path := envList6(m.key); path != "" {
-			t.envVariable6(path, envValue6(m.value, file))
+			t.envVariable6(path, inlined(m.value))
 		}
 	}
 	for _, m := range env.fields {
@@ -24,7 +24,7 @@ func (t environment) lay(env *node, file string) {
 			t.note(Unknown, m.value, "not a variable of Centrifugo", "")
 		case envList6(m.key) != "":
 		default:
-			v := envValue6(m.value, file)
+			v := inlined(m.value)
 			if !t.envItem6(name, v) {
 				t.envVariable6(canonicalEnv6(name), v)
 			}
@@ -32,14 +32,10 @@ func (t environment) lay(env *node, file string) {
 	}
 }
 
-// envValue6 is the value of a variable, which may be JSON.
-func envValue6(v *node, file string) *node {
-	if s := strings.TrimSpace(v.value); strings.HasPrefix(s, "[") || strings.HasPrefix(s, "{") {
-		if j, err := parseJSONValue(file, s); err == nil {
-			j.name(v.where)
-			setLines(j, v.line)
-			return j
-		}
+// inlined is the value of a variable, which may be an object or a list in JSON.
+func inlined(v *node) *node {
+	if j, ok := inlineJSON(v); ok && (j.kind == object || j.kind == list) {
+		return j
 	}
 	return v
 }
@@ -50,12 +46,10 @@ func (t environment) envVariable6(path string, v *node) {
 		t.envNames6(path, v)
 		return
 	}
-	if parent, key := t.root.above(path); parent != nil && parent.child(key) != nil {
-		parent.child(key).markUsed()
-		parent.replace(key, v)
-		return
+	if !t.root.lay(path, v) {
+		v.markUsed()
+		t.note(Untaken, v, twice, "")
 	}
-	t.place(path, v)
 }
 
 // envLists6 are the lists of Centrifugo 6 whose items have names. The variable of a list
@@ -88,8 +82,8 @@ func (t environment) envNames6(path string, v *node) {
 			all.items = append(all.items, item)
 		}
 	}
-	if parent, key := t.root.above(path); parent != nil && parent.child(key) != nil {
-		parent.replace(key, all)
+	if have := t.root.at(path); have != nil {
+		*have = *all
 		return
 	}
 	t.place(path, all)
@@ -119,12 +113,7 @@ func (t environment) envItem6(name string, v *node) bool {
 		if k, ok := strings.CutPrefix(key, "http_"); ok && k != "headers" {
 			key = "http." + k
 		}
-		if parent, k := item.above(key); parent != nil && parent.child(k) != nil {
-			parent.child(k).markUsed()
-			parent.replace(k, v)
-		} else {
-			item.put(key, v)
-		}
+		item.lay(key, v)
 		return true
 	}
 	return false

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -23,27 +24,24 @@ type mercureHub struct{ *translation }
 func (t mercureHub) translate(data []byte) error {
 	vars := &node{kind: object}
 	if len(t.o.Env) > 0 {
-		env, err := parseEnv(t.o.EnvName, t.o.Env)
-		if err != nil {
+		var err error
+		if vars, err = parseEnv(t.o.EnvName, t.o.Env); err != nil {
 			return err
 		}
-		env.name("")
-		vars = env
 	}
 	switch formatOf(t.file) {
-	case formatEnv:
+	case ".env":
 		env, err := parseEnv(t.file, data)
 		if err != nil {
 			return err
 		}
-		env.name("")
 		for _, m := range vars.fields {
 			env.set(m.key, m.value)
 		}
 		if err := (mercureInput{&t.input}).environment(env); err != nil {
 			return err
 		}
-	case formatJSON:
+	case ".json":
 		return config.WithHint(fmt.Errorf("%s: Caddy's JSON is not read", t.file), "give the Caddyfile, or the .env file of the container")
 	default:
 		if err := (mercureInput{&t.input}).caddyfile(string(data), vars); err != nil {
@@ -74,7 +72,7 @@ func (t mercureInput) caddyfile(s string, vars *node) error {
 			t.foreign("caddy", d)
 			continue
 		}
-		for _, m := range t.hubs(d.block, d.words) {
+		for _, m := range t.hubs(d.block) {
 			found++
 			if found > 1 {
 				t.note(Untaken, &node{where: "mercure", line: m.line}, "there is one hub; the first was translated", "run another Weir for it, or move its topics")
@@ -132,13 +130,13 @@ func resolve(all []*directive, vars *node) {
 
 // hubs finds the directives mercure in a site, below handle and route too, and notes
 // the others.
-func (t mercureInput) hubs(block []*directive, site []string) (all []*directive) {
+func (t mercureInput) hubs(block []*directive) (all []*directive) {
 	for _, d := range block {
 		switch d.name() {
 		case "mercure":
 			all = append(all, d)
 		case "handle", "route", "handle_path":
-			all = append(all, t.hubs(d.block, site)...)
+			all = append(all, t.hubs(d.block)...)
 		case "tls": // of the site
 		default:
 			t.foreign("site", d)
@@ -177,11 +175,7 @@ func (t mercureInput) site(d *directive) {
 	t.root.put("address", n)
 	for _, b := range d.block {
 		if b.name() == "tls" {
-			v := &node{kind: list, line: b.line, where: "tls"}
-			for _, w := range b.words[1:] {
-				v.items = append(v.items, &node{kind: text, value: w, line: b.line, where: "tls"})
-			}
-			t.root.put("tls", v)
+			t.root.put("tls", b.list("tls"))
 		}
 	}
 }
@@ -195,10 +189,7 @@ func (t mercureInput) hubDirectives(m *directive) {
 			continue
 		}
 		name := strings.ReplaceAll(strings.ToLower(d.name()), ".", "_")
-		v := &node{kind: list, line: d.line, where: d.name()}
-		for _, w := range d.words[1:] {
-			v.items = append(v.items, &node{kind: text, value: w, line: d.line, where: d.name()})
-		}
+		v := d.list(d.name())
 		if len(v.items) == 0 {
 			v = &node{kind: boolean, value: "true", line: d.line, where: d.name()}
 		}
@@ -213,9 +204,18 @@ func (t mercureInput) hubDirectives(m *directive) {
 	}
 }
 
+// list is the words after the name, of the key where.
+func (d *directive) list(where string) *node {
+	n := &node{kind: list, line: d.line, where: where}
+	for _, w := range d.words[1:] {
+		n.items = append(n.items, &node{kind: text, value: w, line: d.line, where: where})
+	}
+	return n
+}
+
 func issuer(d *directive) *node {
 	n := &node{kind: object, line: d.line, where: "issuer"}
-	n.put("id", &node{kind: text, value: d.arg(0), line: d.line, where: "issuer"})
+	n.put("id", &node{kind: text, value: d.arg(), line: d.line, where: "issuer"})
 	for _, r := range d.block {
 		at := "issuer " + r.name()
 		name := strings.ReplaceAll(r.name(), ".", "_")
@@ -223,11 +223,7 @@ func issuer(d *directive) *node {
 			n.put(name, &node{kind: text, value: "true", line: r.line, where: at})
 		}
 		for _, k := range r.block {
-			v := &node{kind: list, line: k.line, where: at + " " + k.name()}
-			for _, w := range k.words[1:] {
-				v.items = append(v.items, &node{kind: text, value: w, line: k.line, where: v.where})
-			}
-			n.put(name+"."+strings.ReplaceAll(k.name(), ".", "_"), v)
+			n.put(name+"."+strings.ReplaceAll(k.name(), ".", "_"), k.list(at+" "+k.name()))
 		}
 	}
 	return n
@@ -287,7 +283,7 @@ func (t mercureHub) publishOrigins(in *node, m *section) {
 func (t mercureHub) hubTimes(in *node, m *section) {
 	if d, at := t.span1(in, "heartbeat"); at != nil {
 		if d >= time.Second {
-			m.set("heartbeat", hubDuration(d), "")
+			m.set("heartbeat", d, "")
 		} else {
 			t.note(Untaken, at, "heartbeats are at least 1s apart, and are always sent", "mercure.heartbeat")
 		}
@@ -295,9 +291,9 @@ func (t mercureHub) hubTimes(in *node, m *section) {
 	if d, at := t.span1(in, "write_timeout"); at != nil {
 		switch {
 		case d <= 0:
-			m.set("connection_life", hubDuration(-time.Second), "never ends by itself")
+			m.set("connection_life", -time.Second, "never ends by itself")
 		case d >= time.Second:
-			m.set("connection_life", hubDuration(d), "at random, from 80 to 100 % of it")
+			m.set("connection_life", d, "at random, from 80 to 100 % of it")
 			t.changed(at, "a stream ends at a random time from 80 to 100 %% of it, so that not all come back at once")
 		default:
 			t.note(Untaken, at, "less than 1s is not a time to stay connected", "mercure.connection_life")
@@ -428,12 +424,9 @@ func (t mercureHub) hubListen(host, port string, secure bool, at *node) {
 		t.out.certificate(files[0], files[1])
 		t.listen(net.JoinHostPort(bind, port), at, tlsDone)
 	default:
-		if tlsAt == nil {
-			tlsAt = at
-		}
 		says := "Caddy obtained certificates; Weir does not, and serves this machine alone until it has some"
 		t.out.set("listen", "127.0.0.1:8000", says)
-		t.note(Security, tlsAt, says,
+		t.note(Security, cmp.Or(tlsAt, at), says,
 			"leave TLS to a proxy before it, or have certbot write files: tls.certificates, then listen: "+quote(net.JoinHostPort(bind, port)))
 	}
 }

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -63,9 +64,9 @@ func (t mercureHub) words(in *node, name string) (words []string, at *node) {
 }
 
 // hubKey sets a key: a secret, a PEM, or where one is, and perhaps an algorithm.
-func (t mercureHub) hubKey(role string, words []string, at *node, to *section) bool {
+func (t mercureHub) hubKey(role string, words []string, at *node, to *section) {
 	if len(words) == 0 || words[0] == "" {
-		return false
+		return
 	}
 	key, alg := words[0], ""
 	if len(words) > 1 && !strings.HasPrefix(words[1], "{") {
@@ -74,27 +75,25 @@ func (t mercureHub) hubKey(role string, words []string, at *node, to *section) b
 	if file, ok := strings.CutPrefix(key, "{file."); ok {
 		to.set("hmac_secret_file", strings.TrimSuffix(file, "}"), "a secret; a PEM belongs in public_keys, with file")
 		t.changed(at, "the file is treated as a secret; if it is a PEM, it belongs in public_keys of the key set, with file")
-		return true
+		return
 	}
 	if strings.HasPrefix(key, "{env.") || strings.HasPrefix(key, "{$") {
 		t.note(Security, at, fmt.Sprintf("left out: %.60s is not known here", key),
 			"name the file that has it with --env FILE, or put it into a file and name that in key_sets."+role+".hmac_secret_file")
-		return false
+		return
 	}
 	if strings.Contains(key, "-----BEGIN") {
-		if !t.publicKey(to, key, at) {
-			return false
-		}
-		if err := (auth.Config{KeySet: auth.KeySet{PublicKeys: []auth.PublicKey{{PEM: key}}, Algorithms: []string{alg}}}).Validate(); alg != "" && err == nil {
+		ok := t.publicKey(to, key, at)
+		if err := (auth.Config{KeySet: auth.KeySet{PublicKeys: []auth.PublicKey{{PEM: key}}, Algorithms: []string{alg}}}).Validate(); ok && alg != "" && err == nil {
 			to.set("algorithms", []string{alg}, "")
 		}
-		return true
+		return
 	}
 	if alg != "" {
 		err := (auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(key), Algorithms: []string{alg}}}).Validate()
 		if err != nil && (auth.Config{KeySet: auth.KeySet{HMACSecret: auth.Secret(key)}}).Validate() == nil {
 			t.note(Security, at, "left out: "+reasonOf(err), "a secret as long as the hash: 48 bytes for HS384, 64 for HS512")
-			return false
+			return
 		}
 		if err == nil {
 			to.set("algorithms", []string{alg}, "")
@@ -102,9 +101,7 @@ func (t mercureHub) hubKey(role string, words []string, at *node, to *section) b
 	}
 	if !t.hmac(to, "hmac_secret", key, at) {
 		to.drop("algorithms")
-		return false
 	}
-	return true
 }
 
 // drop removes a key.
@@ -187,9 +184,7 @@ func (t mercureHub) transport(in *node, ns *section) {
 			}
 		}
 	}
-	if sizeAt == nil {
-		sizeAt = at
-	}
+	sizeAt = cmp.Or(sizeAt, at)
 	switch name {
 	case "", "bolt":
 	case "local":
@@ -208,7 +203,7 @@ func (t mercureHub) transport(in *node, ns *section) {
 		ns.set("history_size", 1_000_000, says)
 		t.changed(sizeAt, "Weir's log has bounds: history_size for each topic, history_ttl, and history_bytes for all together")
 	}
-	ns.set("history_ttl", hubDuration(365*24*time.Hour), "the hub knew no age")
+	ns.set("history_ttl", 365*24*time.Hour, "the hub knew no age")
 }
 
 // hubVariables are the container's, and those of hubs before Caddy, with the directive
@@ -324,41 +319,31 @@ func (t mercureInput) envAddress(take func(...string) *node) {
 // variables under env.
 var mercureReasons = []reason{
 	{"mercure.name", "there is one hub", "nothing"},
-	{"mercure.ui", "there is no page for trying topics", "weir sub, or the dashboard of the admin listener"},
-	{"mercure.debugger", "there is no page for trying topics", "weir sub, or the dashboard of the admin listener"},
+	{"mercure.ui mercure.debugger", "there is no page for trying topics", "weir sub, or the dashboard of the admin listener"},
 	{"mercure.demo", "there is no demo", "weir demo"},
 	{"mercure.dispatch_timeout", "a slow reader delays no other: its queue has a bound and a policy", "namespaces[].queue_messages, queue_bytes and policy"},
-	{"mercure.topic_selector_cache", "what patterns take has one bound", "mercure.max_pattern_bytes"},
-	{"mercure.topic_matcher_cache", "what patterns take has one bound", "mercure.max_pattern_bytes"},
+	{"mercure.topic_selector_cache mercure.topic_matcher_cache", "what patterns take has one bound", "mercure.max_pattern_bytes"},
 	{"mercure.subscriber_list_cache_size", "there is no such cache: subscribers are found by an index", "nothing"},
 	{"mercure.protocol_version_compatibility", "what hubs of 0.x speak is spoken as it is", "mercure.draft"},
 	{"mercure.transport", "it is the other transport's", ""},
 	{"mercure.transport_url", "transport counts", "nothing"},
 	{"mercure.transport_options", "the log is in NATS JetStream: broker.nats", "broker.nats.dir says where; history_size, history_ttl and history_bytes how much"},
-	{"mercure.license", "Weir has no licence to enter: several nodes are in it", "nothing"},
+	{"mercure.license env.MERCURE_LICENSE", "Weir has no licence to enter: several nodes are in it", "nothing"},
 	{"tls", "Weir takes certificates from files", "tls.certificates"},
-	{"site.encode", "compression is the namespace's", "namespaces[].compress"},
+	{"site.encode env.COMPRESS", "compression is the namespace's", "namespaces[].compress"},
 	{"site.log", "there is an access log for routes, without query strings", "access_log.file"},
 	{"site.log_skip", "there is an access log for routes alone", "access_log.file"},
 	{"site.respond", "Weir does not serve pages", "routes, or the proxy before it"},
 	{"site.header", "headers are those of routes", "routes[]"},
 	{"site.reverse_proxy", "Weir can be that proxy, but the directive is not translated", "routes and clusters: docs/howto/proxy.md"},
-	{"site.file_server", "Weir does not serve files", "routes to one that is"},
-	{"site.root", "Weir does not serve files", "routes to one that is"},
-	{"site.php_server", "Weir does not serve PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
-	{"site.php_fastcgi", "Weir does not serve PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
-	{"site", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
-	{"caddy.options", "they are Caddy's", "listen, tls and log"},
-	{"caddy", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
-	{"env.MERCURE_LICENSE", "Weir has no licence to enter: several nodes are in it", "nothing"},
-	{"env.GLOBAL_OPTIONS", "they are Caddy's", "listen, tls and log"},
-	{"env.CADDY_", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
+	{"site.file_server site.root", "Weir does not serve files", "routes to one that is"},
+	{"site.php_server site.php_fastcgi", "Weir does not serve PHP", "leave it where it is, with Weir before it: docs/howto/proxy.md"},
+	{"site caddy env.CADDY_", "it is Caddy's, not the hub's", "routes and clusters: docs/howto/proxy.md"},
+	{"caddy.options env.GLOBAL_OPTIONS", "they are Caddy's", "listen, tls and log"},
 	{"env.MERCURE_URL", "it is the application's: where it publishes", "the same path at Weir's address"},
 	{"env.MERCURE_PUBLIC_URL", "it is the application's: where browsers subscribe", "the same path at Weir's address; mercure.public_url"},
 	{"env.MERCURE_JWT_SECRET", "it is the application's: what it signs with", "nothing, if it is the publisher's key"},
-	{"env.ACME_", "accounts and certificates of an ACME authority are not translated", "tls.acme, or tls.certificates"},
-	{"env.ACME_CERT_DIR", "accounts and certificates of an ACME authority are not translated", "tls.acme, or tls.certificates"},
-	{"env.COMPRESS", "compression is the namespace's", "namespaces[].compress"},
+	{"env.ACME_ env.ACME_CERT_DIR", "accounts and certificates of an ACME authority are not translated", "tls.acme, or tls.certificates"},
 	{"env.DEBUG", "the level of the log", "log.level: debug"},
 	{"env.USE_FORWARDED_HEADERS", "the proxies trusted for a client's address are listed by network", "trusted.proxies"},
 	{"env.READ_TIMEOUT", "the time for a request's head and body has bounds of its own", "downstream.head_timeout, downstream.body_timeout"},

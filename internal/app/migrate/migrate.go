@@ -22,6 +22,17 @@ const (
 // Kinds are all of them.
 var Kinds = []Kind{Centrifugo, Mercure, Soketi, Reverb}
 
+// sources are how each is translated, and the reasons for keys that are not.
+var sources = map[Kind]struct {
+	reasons   []reason
+	translate func(t *translation, data []byte) error
+}{
+	Centrifugo: {centrifugoReasons, func(t *translation, data []byte) error { return centrifugo{t}.translate(data) }},
+	Mercure:    {mercureReasons, func(t *translation, data []byte) error { return mercureHub{t}.translate(data) }},
+	Soketi:     {soketiReasons, func(t *translation, data []byte) error { return soketi{t}.translate(data) }},
+	Reverb:     {reverbReasons, func(t *translation, data []byte) error { return reverb{soketi{t}}.translate(data) }},
+}
+
 // Options change what is written. The zero value writes all.
 type Options struct {
 	// Redact writes placeholders in place of secrets.
@@ -54,21 +65,12 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 	if err := checkInput(o.EnvName, o.Env); err != nil {
 		return nil, err
 	}
-	t := &translation{input: input{kind: kind, file: file, root: &node{kind: object}, reasons: reasonsOf(kind)}, o: o, out: &section{}}
-	var err error
-	switch kind {
-	case Centrifugo:
-		err = centrifugo{t}.translate(data)
-	case Mercure:
-		err = mercureHub{t}.translate(data)
-	case Soketi:
-		err = soketi{t}.translate(data)
-	case Reverb:
-		err = reverb{soketi{t}}.translate(data)
-	default:
-		err = config.WithHint(fmt.Errorf("%q is not a server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
+	s, known := sources[kind]
+	if !known {
+		return nil, config.WithHint(fmt.Errorf("%q is not a server that is known here", kind), "write centrifugo, mercure, soketi or reverb")
 	}
-	if err != nil {
+	t := &translation{input: input{kind: kind, file: file, root: &node{kind: object}, reasons: byPath(s.reasons)}, o: o, out: &section{}}
+	if err := s.translate(t, data); err != nil {
 		return nil, err
 	}
 	t.rest()
@@ -81,59 +83,49 @@ func Translate(kind Kind, file string, data []byte, o Options) (*Result, error) 
 
 func title(k Kind) string { return strings.ToUpper(string(k[:1])) + string(k[1:]) }
 
-// A format is how a file is written.
-type format uint8
-
-const (
-	formatUnknown format = iota
-	formatJSON
-	formatYAML
-	formatTOML
-	formatEnv
-)
-
-// formatOf guesses from the name of the file.
-func formatOf(file string) format {
-	base := strings.ToLower(filepath.Base(file))
-	switch filepath.Ext(base) {
-	case ".json":
-		return formatJSON
-	case ".yaml", ".yml":
-		return formatYAML
-	case ".toml":
-		return formatTOML
-	case ".env":
-		return formatEnv
-	}
-	if strings.HasPrefix(base, ".env") || strings.HasPrefix(base, "env.") {
-		return formatEnv
-	}
-	return formatUnknown
+// parsers are those of the ways in which a file may be written, by the end of its name.
+var parsers = map[string]func(file string, data []byte) (*node, error){
+	".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".env": parseEnv,
 }
 
-// parse reads a file into a tree, by its name or, failing that, by its first byte.
-func parse(file string, data []byte) (*node, format, error) {
-	f := formatOf(file)
-	if f == formatUnknown && strings.HasPrefix(strings.TrimSpace(string(data)), "{") {
-		f = formatJSON
+// formatOf guesses from the name of the file: the key of a parser, or "".
+func formatOf(file string) string {
+	base := strings.ToLower(filepath.Base(file))
+	if ext := filepath.Ext(base); parsers[ext] != nil {
+		return ext
 	}
-	var n *node
-	var err error
-	switch f {
-	case formatJSON:
-		n, err = parseJSON(file, data)
-	case formatYAML:
-		n, err = parseYAML(file, data)
-	case formatTOML:
-		n, err = parseTOML(file, data)
-	case formatEnv:
-		n, err = parseEnv(file, data)
-	default:
-		return nil, f, config.WithHint(fmt.Errorf("%s: what is it written in?", file), "call it .json, .yaml, .toml or .env")
+	if strings.HasPrefix(base, ".env") || strings.HasPrefix(base, "env.") {
+		return ".env"
 	}
+	return ""
+}
+
+// read parses a file, by its name or, failing that, by its first byte, and gives it to keys,
+// or to variables if that is what it has. The variables of the options come after it.
+func (t *translation) read(data []byte, keys func(in *node), variables func(env *node)) error {
+	f := formatOf(t.file)
+	if f == "" && strings.HasPrefix(strings.TrimSpace(string(data)), "{") {
+		f = ".json"
+	}
+	if f == "" {
+		return config.WithHint(fmt.Errorf("%s: what is it written in?", t.file), "call it .json, .yaml, .toml or .env")
+	}
+	in, err := parsers[f](t.file, data)
 	if err != nil {
-		return nil, f, err
+		return err
 	}
-	n.name("")
-	return n, f, nil
+	in.name("")
+	if f == ".env" {
+		variables(in)
+	} else {
+		keys(in)
+	}
+	if len(t.o.Env) > 0 {
+		env, err := parseEnv(t.o.EnvName, t.o.Env)
+		if err != nil {
+			return err
+		}
+		variables(env)
+	}
+	return nil
 }

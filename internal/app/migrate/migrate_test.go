@@ -127,6 +127,21 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
+func TestCredentialsOfNATSAreRedacted(t *testing.T) {
+	f := func(kind Kind, text string) {
+		t.Helper()
+		r, err := Translate(kind, "c.json", []byte(text), Options{Redact: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := load(t, r.YAML); err != nil || bytes.Contains(r.YAML, []byte("hunter2")) || r.Secrets == 0 {
+			t.Errorf("%d secrets, %v:\n%s", r.Secrets, err, r.YAML)
+		}
+	}
+	f(Centrifugo, `{"broker":{"enabled":true,"type":"nats","nats":{"url":"nats://u:hunter2@n:4222"}}}`)
+	f(Soketi, `{"adapter":{"driver":"nats","nats":{"servers":["u:hunter2@n:4222"]}}}`)
+}
+
 // An unknown key is named wherever it is.
 func TestUnknownKeysAreNamed(t *testing.T) {
 	f := func(kind Kind, file string) {
@@ -285,6 +300,7 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	c(`{"engine":{"type":"mongodb"}}`, `"mongodb" is not an engine`)
 	c(`{"broker":{"enabled":true,"type":"nats","nats":{"url":"nats://n:4222","prefix":"a.b"}}}`, "needs JetStream", "a prefix is 1 to 32")
 	c(`{"port":8000,"http_server":{"port":9000}}`, "there twice")
+	c(`{"channel":{"namespaces":"1,\"y\":2"}}`, "it is not a list of namespaces")
 	f(Soketi, "s.json", `{}`, "no applications in it")
 	f(Soketi, "s.json", `{"appManager":{"driver":"mysql"}}`, "read from the configuration, not from mysql")
 	f(Soketi, "s.json", `{"appManager.array.apps.0.id":"a","appManager.array.apps.0.key":"b","appManager.array.apps.0.secret":"s"}`, "1 bytes can be guessed", "was :6001")

@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/weir-gateway/weir/internal/push/hub"
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 // A section is one of the output: keys with values, in order.
@@ -19,7 +19,7 @@ type section struct{ entries []*entry }
 type entry struct {
 	key     string
 	comment string
-	// value is a string, bool, int, hub.Duration, []string, *section or []*section.
+	// value is a string, bool, int, time.Duration, []string, *section or []*section.
 	value any
 }
 
@@ -95,16 +95,9 @@ func (s *section) yaml(head string) []byte {
 const lineWidth = 110
 
 func comment(b *strings.Builder, words string, indent int) {
-	line := ""
-	flush := func() { b.WriteString(strings.Repeat(" ", indent) + "#" + line + "\n"); line = "" }
-	for word := range strings.FieldsSeq(printable(words)) {
-		if line != "" && indent+len(line)+len(word) > lineWidth-12 {
-			flush()
-		}
-		line += " " + word
-	}
-	if line != "" {
-		flush()
+	if list := strings.Fields(printable(words)); len(list) > 0 {
+		pad := strings.Repeat(" ", indent) + "# "
+		fill(b, lineWidth-10, pad, pad, list)
 	}
 }
 
@@ -166,8 +159,8 @@ func (e *entry) inline() (string, bool) {
 		return strconv.FormatBool(v), true
 	case int:
 		return strconv.Itoa(v), true
-	case hub.Duration:
-		return duration(time.Duration(v)), true
+	case time.Duration:
+		return config.FormatDuration(v), true
 	case []string:
 		items := make([]string, len(v))
 		for i, s := range v {
@@ -179,18 +172,6 @@ func (e *entry) inline() (string, bool) {
 	default:
 		panic(fmt.Sprintf("a value of type %T in the output", v))
 	}
-}
-
-// duration is d without the zero units that it would end with.
-func duration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 var bare = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./+-]+)*$`)

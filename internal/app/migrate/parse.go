@@ -53,7 +53,7 @@ func (g *grower) node(k kind, value string, line, depth int, key string) (*node,
 	if depth > maxDepth {
 		return nil, problem(g.file, line, key, "values in values, more than %d deep", maxDepth)
 	}
-	return &node{kind: k, value: value, line: line}, nil
+	return &node{kind: k, value: value, line: line, where: key}, nil
 }
 
 // parseJSON reads one JSON object.
@@ -112,10 +112,7 @@ func (p *jsonParser) value(key string, depth int) (*node, error) {
 	line := p.line()
 	switch t := t.(type) {
 	case json.Delim:
-		if t == '{' {
-			return p.object(key, line, depth)
-		}
-		return p.list(key, line, depth)
+		return p.members(t, key, line, depth)
 	case string:
 		return p.node(text, t, line, depth, key)
 	case json.Number:
@@ -127,41 +124,59 @@ func (p *jsonParser) value(key string, depth int) (*node, error) {
 	}
 }
 
-func (p *jsonParser) list(key string, line, depth int) (*node, error) {
-	n, err := p.node(list, "", line, depth, key)
+// members reads what is in an object or a list, which open started.
+func (p *jsonParser) members(open json.Delim, key string, line, depth int) (*node, error) {
+	n, err := p.node(map[json.Delim]kind{'{': object, '[': list}[open], "", line, depth, key)
 	if err != nil {
 		return nil, err
 	}
 	for p.dec.More() {
-		item, err := p.value(fmt.Sprintf("%s[%d]", key, len(n.items)), depth+1)
+		name, at := "", fmt.Sprintf("%s[%d]", key, len(n.items))
+		if n.kind == object {
+			t, err := p.token(key)
+			if err != nil {
+				return nil, err
+			}
+			name, _ = t.(string)
+			at = join(key, name)
+		}
+		v, err := p.value(at, depth+1)
 		if err != nil {
 			return nil, err
 		}
-		n.items = append(n.items, item)
+		if n.kind == object {
+			n.set(name, v)
+		} else {
+			n.items = append(n.items, v)
+		}
 	}
 	_, err = p.token(key)
 	return n, err
 }
 
-func (p *jsonParser) object(key string, line, depth int) (*node, error) {
-	n, err := p.node(object, "", line, depth, key)
+// inlineJSON reads the JSON that a text of the input is; it is at the place of the text.
+func inlineJSON(n *node) (*node, bool) {
+	if n.kind != text || !json.Valid([]byte(n.value)) {
+		return nil, false
+	}
+	in, err := parseJSON("", []byte(`{"x":`+n.value+`}`))
 	if err != nil {
-		return nil, err
+		return nil, false
 	}
-	for p.dec.More() {
-		t, err := p.token(key)
-		if err != nil {
-			return nil, err
-		}
-		k, _ := t.(string)
-		v, err := p.value(join(key, k), depth+1)
-		if err != nil {
-			return nil, err
-		}
-		n.set(k, v)
+	in = in.child("x")
+	in.name(n.where)
+	setLines(in, n.line)
+	return in, true
+}
+
+func setLines(n *node, line int) {
+	n.line = line
+	for _, i := range n.items {
+		setLines(i, line)
 	}
-	_, err = p.token(key)
-	return n, err
+	for _, f := range n.fields {
+		setLines(f.value, line)
+	}
 }
 
 // set is what parsers do with a key: the last one counts, as with the servers' own.

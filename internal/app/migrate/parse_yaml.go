@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weir-gateway/weir/internal/app/config"
 )
 
 // parseYAML reads one YAML document: a mapping.
@@ -22,11 +25,7 @@ func parseYAML(file string, data []byte) (*node, error) {
 	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&doc); errors.Is(err, io.EOF) {
 		return &node{kind: object}, nil
 	} else if err != nil {
-		line, what := 0, strings.TrimPrefix(err.Error(), "yaml: ")
-		if _, scanErr := fmt.Sscanf(what, "line %d:", &line); scanErr == nil {
-			_, what, _ = strings.Cut(what, ": ")
-		}
-		return nil, problem(file, line, "", "%s", what)
+		return nil, config.SyntaxError(file, err)
 	}
 	p := &yamlParser{grower{file: file}}
 	if len(doc.Content) == 0 {
@@ -123,65 +122,41 @@ func parseTOML(file string, data []byte) (*node, error) {
 		}
 		return nil, problem(file, 0, "", "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	p := &tomlParser{grower: grower{file: file}, lines: tomlLines(data)}
-	return p.value(m, "", 0, 1)
+	p := &yamlParser{grower{file: file}}
+	return p.value(tomlNode(m, "", 1, tomlLines(data)), "", 0)
 }
 
-type tomlParser struct {
-	grower
-	lines map[string]int
-}
-
-func (p *tomlParser) value(v any, key string, depth, line int) (*node, error) {
-	if l := p.lines[key]; l > 0 {
+// tomlNode is a value of TOML as one of YAML, with its line; that of key if lines has it.
+func tomlNode(v any, key string, line int, lines map[string]int) *yaml.Node {
+	if l := lines[key]; l > 0 {
 		line = l
 	}
+	y := &yaml.Node{Kind: yaml.ScalarNode, Line: line}
 	switch v := v.(type) {
 	case map[string]any:
-		n, err := p.node(object, "", line, depth, key)
-		if err != nil {
-			return nil, err
+		y.Kind = yaml.MappingNode
+		for _, k := range slices.SortedFunc(maps.Keys(v), func(a, b string) int {
+			return cmp.Or(cmp.Compare(lines[join(key, a)], lines[join(key, b)]), cmp.Compare(a, b))
+		}) {
+			y.Content = append(y.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: k}, tomlNode(v[k], join(key, k), line, lines))
 		}
-		keys := slices.SortedFunc(maps.Keys(v), func(a, b string) int {
-			if d := p.lines[join(key, a)] - p.lines[join(key, b)]; d != 0 {
-				return d
-			}
-			return strings.Compare(a, b)
-		})
-		for _, k := range keys {
-			f, err := p.value(v[k], join(key, k), depth+1, line)
-			if err != nil {
-				return nil, err
-			}
-			n.set(k, f)
-		}
-		return n, nil
 	case []any:
-		n, err := p.node(list, "", line, depth, key)
-		if err != nil {
-			return nil, err
-		}
+		y.Kind = yaml.SequenceNode
 		for i, x := range v {
-			item, err := p.value(x, fmt.Sprintf("%s[%d]", key, i), depth+1, line)
-			if err != nil {
-				return nil, err
-			}
-			n.items = append(n.items, item)
+			y.Content = append(y.Content, tomlNode(x, fmt.Sprintf("%s[%d]", key, i), line, lines))
 		}
-		return n, nil
-	case string:
-		return p.node(text, v, line, depth, key)
 	case bool:
-		return p.node(boolean, strconv.FormatBool(v), line, depth, key)
+		y.Tag, y.Value = "!!bool", strconv.FormatBool(v)
 	case int64:
-		return p.node(number, strconv.FormatInt(v, 10), line, depth, key)
+		y.Tag, y.Value = "!!int", strconv.FormatInt(v, 10)
 	case float64:
-		return p.node(number, strconv.FormatFloat(v, 'g', -1, 64), line, depth, key)
+		y.Tag, y.Value = "!!float", strconv.FormatFloat(v, 'g', -1, 64)
 	case time.Time:
-		return p.node(text, v.Format(time.RFC3339Nano), line, depth, key)
-	default: // local dates and times
-		return p.node(text, fmt.Sprint(v), line, depth, key)
+		y.Value = v.Format(time.RFC3339Nano)
+	default: // text, local dates and times
+		y.Value = fmt.Sprint(v)
 	}
+	return y
 }
 
 // tomlLines returns the lines of keys, as far as they are known: the decoder of values

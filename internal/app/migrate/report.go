@@ -69,17 +69,17 @@ func (n *Note) write(b *strings.Builder) {
 		words = append(words, strings.Fields(s)...)
 	}
 	words = append(words, strings.Fields(printable(n.Outcome))...)
-	fill(b, "  ", "    ", words)
+	fill(b, reportWidth, "  ", "    ", words)
 	if n.Instead != "" && n.Instead != "nothing" {
-		fill(b, "    instead: ", "      ", strings.Fields(printable(n.Instead)))
+		fill(b, reportWidth, "    instead: ", "      ", strings.Fields(printable(n.Instead)))
 	}
 }
 
-// fill writes words in lines, the first led by first, others by rest.
-func fill(b *strings.Builder, first, rest string, words []string) {
+// fill writes words in lines as wide as words allow, the first led by first, others by rest.
+func fill(b *strings.Builder, width int, first, rest string, words []string) {
 	line, started := first, false
 	for _, w := range words {
-		if started && len(line)+1+len(w) > reportWidth {
+		if started && len(line)+1+len(w) > width {
 			b.WriteString(line + "\n")
 			line, started = rest, false
 		}

@@ -46,8 +46,7 @@ var reverbReasons = []reason{
 	{"reverb.maxRequestSize", "a REST call may have what its events may", "pusher.max_event_data, max_batch, max_channels"},
 	{"reverb.path", "the paths are /app and /apps", "strip the path in the proxy before Weir"},
 	{"reverb.scalingChannel", "nodes share the log of NATS JetStream, not Redis", "broker.nats.url, or broker.nats.cluster without any other server"},
-	{"reverb.pulse", "metrics are Prometheus's", "admin.listen"},
-	{"reverb.telescope", "metrics are Prometheus's", "admin.listen"},
+	{"reverb.pulse reverb.telescope", "metrics are Prometheus's", "admin.listen"},
 	{"reverb.server", "there is one server", ""},
 }
 
@@ -71,7 +70,6 @@ func (t reverb) translate(data []byte) error {
 		if err != nil {
 			return err
 		}
-		env.name("")
 		t.variables(env)
 	}
 	p := t.out.at("pusher")
@@ -124,9 +122,9 @@ func (t reverb) defaults() {
 	set("eventLimits.maxPayloadInKb", strconv.Itoa((size+1023)/1024), nil)
 	p := t.out.at("pusher")
 	if d, at := t.span(t.root, "reverb.activityTimeout", time.Second); at == nil {
-		p.set("activity_timeout", hubDuration(30*time.Second), "")
+		p.set("activity_timeout", 30*time.Second, "")
 	} else if d >= time.Second {
-		p.set("activity_timeout", hubDuration(d), "")
+		p.set("activity_timeout", d, "")
 	}
 	from, at := t.text(t.root, "reverb.clientEvents")
 	if from == "" {

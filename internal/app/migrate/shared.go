@@ -13,8 +13,6 @@ import (
 	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
-func hubDuration(d time.Duration) hub.Duration { return hub.Duration(d) }
-
 // listen sets where the public listener is: where the input has it, if Weir would
 // serve there. It comes after the keys.
 func (t *translation) listen(addr string, at *node, tls tlsState) {
@@ -218,9 +216,9 @@ func (t *translation) history(ns *section, size int, ttl time.Duration, at *node
 		ttl = time.Second
 		t.changed(at, "history_ttl is at least 1s")
 	}
-	ns.set("history_ttl", hubDuration(ttl), "")
+	ns.set("history_ttl", ttl, "")
 	if ttl < 2*time.Minute {
-		ns.set("idempotency_window", hubDuration(ttl), "at most history_ttl")
+		ns.set("idempotency_window", ttl, "at most history_ttl")
 	}
 }
 

@@ -1,12 +1,11 @@
 package migrate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,24 +19,13 @@ type soketi struct{ *translation }
 
 // translate translates soketi's JSON, with or without dots in its keys, or its variables.
 func (t soketi) translate(data []byte) error {
-	in, f, err := parse(t.file, data)
-	if err != nil {
-		return err
-	}
-	if f == formatEnv {
-		t.environment(in)
-	} else {
+	keys := func(in *node) {
 		for _, m := range in.fields {
 			t.dotted(m.key, m.value)
 		}
 	}
-	if len(t.o.Env) > 0 {
-		env, err := parseEnv(t.o.EnvName, t.o.Env)
-		if err != nil {
-			return err
-		}
-		env.name("")
-		t.environment(env)
+	if err := t.read(data, keys, t.environment); err != nil {
+		return err
 	}
 	t.out.at("pusher").set("enabled", true, "")
 	t.out.at("pusher").set("health_paths", []string{"/", "/ready"}, "")
@@ -83,14 +71,9 @@ func (t soketi) dotted(key string, v *node) {
 	t.root.overlay(key, v)
 }
 
-// overlay is put, but what comes later counts.
+// overlay is lay; what has no place is dropped.
 func (n *node) overlay(path string, v *node) {
-	if parent, key := n.above(path); parent != nil && parent.child(key) != nil {
-		parent.child(key).markUsed()
-		parent.replace(key, v)
-		return
-	}
-	if !n.put(path, v) {
+	if !n.lay(path, v) {
 		v.markUsed()
 	}
 }
@@ -105,15 +88,7 @@ func (t soketi) environment(env *node) {
 			t.note(Unknown, m.value, "not a variable of soketi", "")
 			continue
 		}
-		v := m.value
-		if s := strings.TrimSpace(v.value); strings.HasPrefix(s, "{") || strings.HasPrefix(s, "[") {
-			if j, err := parseJSONValue(t.file, s); err == nil {
-				j.name(v.where)
-				setLines(j, v.line)
-				v = j
-			}
-		}
-		t.dotted(path, v)
+		t.dotted(path, inlined(m.value))
 	}
 }
 
@@ -123,10 +98,8 @@ func (t soketi) apps() {
 		t.note(Untaken, at, fmt.Sprintf("applications are read from the configuration, not from %.40s", printable(s)), "list them in pusher.apps; a change takes a restart")
 	}
 	apps := t.root.at("appManager.array.apps")
-	if apps != nil && apps.kind == text {
-		if j, err := parseJSONValue(t.file, apps.value); err == nil && j.kind == list {
-			j.name(apps.where)
-			setLines(j, apps.line)
+	if apps != nil {
+		if j, ok := inlineJSON(apps); ok && j.kind == list {
 			*apps = *j
 		}
 	}
@@ -134,7 +107,7 @@ func (t soketi) apps() {
 	if len(items) == 0 {
 		t.note(Security, apps, "there are no applications in it: soketi has one then, whose secret everybody knows; Weir has none", "pusher.apps")
 		t.out.at("pusher").set("enabled", false, "there is no application: add one to apps")
-		t.namespace("default", nil)
+		t.namespace("default")
 		return
 	}
 	taken := map[string]bool{}
@@ -146,7 +119,7 @@ func (t soketi) apps() {
 		}
 	}
 	if len(t.spaces()) == 0 {
-		t.namespace("default", nil)
+		t.namespace("default")
 		t.out.at("pusher").set("enabled", false, "there is no application: add one to apps")
 	}
 }
@@ -193,7 +166,7 @@ func (t soketi) app(in *node, i, of int, taken map[string]bool) {
 	}
 	t.appOptions(in, app)
 	t.out.at("pusher").add("apps", app)
-	t.namespace(space, in)
+	t.namespace(space)
 	t.appAPIKey(id, secret, space, of, secretAt)
 }
 
@@ -239,7 +212,7 @@ func spaceOf(id string, i int) string {
 }
 
 // namespace adds the namespace of an application.
-func (t soketi) namespace(name string, app *node) {
+func (t soketi) namespace(name string) {
 	ns := &section{}
 	ns.set("name", name, "")
 	ns.set("durability", "stored", "cache channels have their last event from the log")
@@ -248,11 +221,11 @@ func (t soketi) namespace(name string, app *node) {
 	if d, at := t.span(t.root, "channelLimits.cacheTtl", time.Second); at != nil && d >= time.Second {
 		ttl = d
 	}
-	ns.set("history_ttl", hubDuration(ttl), "")
+	ns.set("history_ttl", ttl, "")
 	if ttl < 2*time.Minute {
-		ns.set("idempotency_window", hubDuration(ttl), "")
+		ns.set("idempotency_window", ttl, "")
 	}
-	size := t.maxEvent(app)
+	size := t.maxEvent()
 	ns.set("max_message_bytes", size+size/4+4096, "an event with its name")
 	if q := 4 * (size + size/4 + 4096); q > 256<<10 {
 		ns.set("queue_bytes", q, "")
@@ -261,7 +234,7 @@ func (t soketi) namespace(name string, app *node) {
 }
 
 // maxEvent is the most that the data of an event may have.
-func (t soketi) maxEvent(*node) int {
+func (t soketi) maxEvent() int {
 	kb := 100.0
 	if n := t.root.at("eventLimits.maxPayloadInKb"); n != nil {
 		if f, err := strconv.ParseFloat(n.value, 64); err == nil && f > 0 {
@@ -286,7 +259,7 @@ func (t soketi) appOptions(in *node, app *section) {
 			d = 30 * time.Second
 		}
 		says := "subscribing to a private or presence channel will do instead of signing in"
-		app.set("authorize_within", hubDuration(d), says)
+		app.set("authorize_within", d, says)
 		t.changed(at, "%s", says)
 	} else if n := t.root.at("userAuthenticationTimeout"); n != nil {
 		n.markUsed() // no client has to sign in
@@ -313,10 +286,8 @@ func (t soketi) appOptions(in *node, app *section) {
 // webhooks translates the webhooks of an app.
 func (t soketi) webhooks(in *node, app *section) {
 	hooks := in.child(appKey(in, "webhooks", "webhooks"))
-	if hooks != nil && hooks.kind == text && json.Valid([]byte(hooks.value)) {
-		if j, err := parseJSONValue(t.file, hooks.value); err == nil {
-			j.name(hooks.where)
-			setLines(j, hooks.line)
+	if hooks != nil {
+		if j, ok := inlineJSON(hooks); ok {
 			*hooks = *j
 		}
 	}
@@ -366,7 +337,7 @@ func checkHook(w pusher.Webhook) error {
 func (t soketi) limits() {
 	p := t.out.at("pusher")
 	t.root.at("eventLimits.maxPayloadInKb").markUsed()
-	p.set("max_event_data", t.maxEvent(nil), "")
+	p.set("max_event_data", t.maxEvent(), "")
 	t.moveNumber(t.root, "eventLimits.maxChannelsAtOnce", p, "max_channels", 1, 10_000)
 	t.moveNumber(t.root, "eventLimits.maxBatchSize", p, "max_batch", 1, 1000)
 	t.moveNumber(t.root, "presence.maxMembersPerChannel", p, "max_members", 1, 1_000_000)
@@ -382,7 +353,7 @@ func (t soketi) limits() {
 		t.out.at("log").set("level", "debug", "")
 	}
 	if d, at := t.span(t.root, "shutdownGracePeriod", time.Millisecond); at != nil && d > 0 {
-		t.out.at("shutdown").set("drain", hubDuration(d), "the longest that a drain takes")
+		t.out.at("shutdown").set("drain", d, "the longest that a drain takes")
 		t.changed(at, "clients are closed one after the other over that time")
 	}
 }
@@ -417,18 +388,14 @@ func (t soketi) nats(to *section, kind *node) {
 		if !strings.Contains(s, "://") {
 			servers[i] = "nats://" + s
 		}
-		if u, err := url.Parse(servers[i]); err != nil || u.Host == "" {
-			t.untaken(at, "it is not an address of NATS", "broker.nats.url")
-			return
-		}
 	}
-	const says = "needs JetStream there: the log is kept in it"
-	to.set("url", strings.Join(servers, ","), says)
-	t.changed(at, "broker.nats.url %s", says)
+	if !t.natsURL(to, strings.Join(servers, ","), at) {
+		return
+	}
 	t.moveText(in, "user", to, "user")
-	for from, key := range map[string]string{"pass": "password", "token": "token"} {
-		if s, at := t.text(in, from); at != nil {
-			t.secret(to, key, s, at, "")
+	for _, key := range [][2]string{{"pass", "password"}, {"token", "token"}} {
+		if s, at := t.text(in, key[0]); at != nil {
+			t.secret(to, key[1], s, at, "")
 		}
 	}
 	t.natsPrefix(in, to)
@@ -438,9 +405,6 @@ func (t soketi) nats(to *section, kind *node) {
 func (t soketi) listeners() {
 	host, _ := t.text(t.root, "host")
 	port, at := t.text(t.root, "port")
-	if port == "" {
-		port = "6001"
-	}
 	cert, certAt := t.text(t.root, "ssl.certPath")
 	key, _ := t.text(t.root, "ssl.keyPath")
 	tls := tlsNone
@@ -451,25 +415,21 @@ func (t soketi) listeners() {
 		t.out.certificate(cert, key)
 		tls = tlsDone
 	}
-	if host == "0.0.0.0" {
-		host = ""
-	}
-	t.listen(net.JoinHostPort(host, port), at, tls)
+	t.listen(net.JoinHostPort(anyHost(host), cmp.Or(port, "6001")), at, tls)
 	if on, onAt := t.flag(t.root, "metrics.enabled"); on {
 		mhost, _ := t.text(t.root, "metrics.host")
 		mport, mAt := t.text(t.root, "metrics.port")
-		if mport == "" {
-			mport = "9601"
-		}
-		if mhost == "0.0.0.0" {
-			mhost = ""
-		}
-		if mAt == nil {
-			mAt = onAt
-		}
-		t.adminListen(t.out.at("admin"), net.JoinHostPort(mhost, mport), mAt)
+		t.adminListen(t.out.at("admin"), net.JoinHostPort(anyHost(mhost), cmp.Or(mport, "9601")), cmp.Or(mAt, onAt))
 		t.changed(onAt, "metrics are at /metrics of the admin listener, under Weir's own names")
 	} else if m := t.root.at("metrics"); m != nil {
 		m.markUsed() // off there as well
 	}
+}
+
+// anyHost is host, or "" for all of IPv4, so that Weir listens on IPv6 as well.
+func anyHost(host string) string {
+	if host == "0.0.0.0" {
+		return ""
+	}
+	return host
 }

@@ -1,122 +1,83 @@
 package migrate
 
+import (
+	"strings"
+	"unicode"
+)
+
 // soketiVariables are the variables after SOKETI_, and their keys.
-var soketiVariables = map[string]string{
-	"ADAPTER_CLUSTER_REQUESTS_TIMEOUT":       "adapter.cluster.requestsTimeout",
-	"ADAPTER_DRIVER":                         "adapter.driver",
-	"ADAPTER_NATS_NODES_NUMBER":              "adapter.nats.nodesNumber",
-	"ADAPTER_NATS_PASSWORD":                  "adapter.nats.pass",
-	"ADAPTER_NATS_PREFIX":                    "adapter.nats.prefix",
-	"ADAPTER_NATS_REQUESTS_TIMEOUT":          "adapter.nats.requestsTimeout",
-	"ADAPTER_NATS_SERVERS":                   "adapter.nats.servers",
-	"ADAPTER_NATS_TIMEOUT":                   "adapter.nats.timeout",
-	"ADAPTER_NATS_TOKEN":                     "adapter.nats.token",
-	"ADAPTER_NATS_USER":                      "adapter.nats.user",
-	"ADAPTER_REDIS_CLUSTER_MODE":             "adapter.redis.clusterMode",
-	"ADAPTER_REDIS_PREFIX":                   "adapter.redis.prefix",
-	"ADAPTER_REDIS_PUB_OPTIONS":              "adapter.redis.redisPubOptions",
-	"ADAPTER_REDIS_REQUESTS_TIMEOUT":         "adapter.redis.requestsTimeout",
-	"ADAPTER_REDIS_SUB_OPTIONS":              "adapter.redis.redisSubOptions",
-	"APP_MANAGER_CACHE_ENABLED":              "appManager.cache.enabled",
-	"APP_MANAGER_CACHE_TTL":                  "appManager.cache.ttl",
-	"APP_MANAGER_DRIVER":                     "appManager.driver",
-	"APP_MANAGER_DYNAMODB_ENDPOINT":          "appManager.dynamodb.endpoint",
-	"APP_MANAGER_DYNAMODB_REGION":            "appManager.dynamodb.region",
-	"APP_MANAGER_DYNAMODB_TABLE":             "appManager.dynamodb.table",
-	"APP_MANAGER_MYSQL_TABLE":                "appManager.mysql.table",
-	"APP_MANAGER_MYSQL_USE_V2":               "appManager.mysql.useMysql2",
-	"APP_MANAGER_MYSQL_VERSION":              "appManager.mysql.version",
-	"APP_MANAGER_POSTGRES_TABLE":             "appManager.postgres.table",
-	"APP_MANAGER_POSTGRES_VERSION":           "appManager.postgres.version",
-	"CACHE_DRIVER":                           "cache.driver",
-	"CACHE_REDIS_CLUSTER_MODE":               "cache.redis.clusterMode",
-	"CACHE_REDIS_OPTIONS":                    "cache.redis.redisOptions",
-	"CHANNEL_CACHE_TTL":                      "channelLimits.cacheTtl",
-	"CHANNEL_LIMITS_MAX_NAME_LENGTH":         "channelLimits.maxNameLength",
-	"CLUSTER_BROADCAST_ADDRESS":              "cluster.broadcast",
-	"CLUSTER_CHECK_INTERVAL":                 "cluster.checkInterval",
-	"CLUSTER_HOST":                           "cluster.hostname",
-	"CLUSTER_IGNORE_PROCESS":                 "cluster.ignoreProcess",
-	"CLUSTER_KEEPALIVE_INTERVAL":             "cluster.helloInterval",
-	"CLUSTER_MASTER_TIMEOUT":                 "cluster.masterTimeout",
-	"CLUSTER_MULTICAST_ADDRESS":              "cluster.multicast",
-	"CLUSTER_NODE_TIMEOUT":                   "cluster.nodeTimeout",
-	"CLUSTER_PORT":                           "cluster.port",
-	"CLUSTER_PREFIX":                         "cluster.prefix",
-	"CLUSTER_UNICAST_ADDRESSES":              "cluster.unicast",
-	"DB_MYSQL_DATABASE":                      "database.mysql.database",
-	"DB_MYSQL_HOST":                          "database.mysql.host",
-	"DB_MYSQL_PASSWORD":                      "database.mysql.password",
-	"DB_MYSQL_PORT":                          "database.mysql.port",
-	"DB_MYSQL_USERNAME":                      "database.mysql.user",
-	"DB_POOLING_ENABLED":                     "databasePooling.enabled",
-	"DB_POOLING_MAX":                         "databasePooling.max",
-	"DB_POOLING_MIN":                         "databasePooling.min",
-	"DB_POSTGRES_DATABASE":                   "database.postgres.database",
-	"DB_POSTGRES_HOST":                       "database.postgres.host",
-	"DB_POSTGRES_PASSWORD":                   "database.postgres.password",
-	"DB_POSTGRES_PORT":                       "database.postgres.port",
-	"DB_POSTGRES_USERNAME":                   "database.postgres.user",
-	"DB_REDIS_CLUSTER_NODES":                 "database.redis.clusterNodes",
-	"DB_REDIS_DB":                            "database.redis.db",
-	"DB_REDIS_HOST":                          "database.redis.host",
-	"DB_REDIS_INSTANCE_NAME":                 "database.redis.name",
-	"DB_REDIS_KEY_PREFIX":                    "database.redis.keyPrefix",
-	"DB_REDIS_PASSWORD":                      "database.redis.password",
-	"DB_REDIS_PORT":                          "database.redis.port",
-	"DB_REDIS_SENTINELS":                     "database.redis.sentinels",
-	"DB_REDIS_SENTINEL_PASSWORD":             "database.redis.sentinelPassword",
-	"DB_REDIS_USERNAME":                      "database.redis.username",
-	"DEBUG":                                  "debug",
-	"DEFAULT_APP_ENABLED":                    "appManager.array.apps.0.enabled",
-	"DEFAULT_APP_ENABLE_CLIENT_MESSAGES":     "appManager.array.apps.0.enableClientMessages",
-	"DEFAULT_APP_ID":                         "appManager.array.apps.0.id",
-	"DEFAULT_APP_KEY":                        "appManager.array.apps.0.key",
-	"DEFAULT_APP_MAX_BACKEND_EVENTS_PER_SEC": "appManager.array.apps.0.maxBackendEventsPerSecond",
-	"DEFAULT_APP_MAX_CLIENT_EVENTS_PER_SEC":  "appManager.array.apps.0.maxClientEventsPerSecond",
-	"DEFAULT_APP_MAX_CONNS":                  "appManager.array.apps.0.maxConnections",
-	"DEFAULT_APP_MAX_READ_REQ_PER_SEC":       "appManager.array.apps.0.maxReadRequestsPerSecond",
-	"DEFAULT_APP_SECRET":                     "appManager.array.apps.0.secret",
-	"DEFAULT_APP_USER_AUTHENTICATION":        "appManager.array.apps.0.enableUserAuthentication",
-	"DEFAULT_APP_WEBHOOKS":                   "appManager.array.apps.0.webhooks",
-	"EVENT_MAX_BATCH_SIZE":                   "eventLimits.maxBatchSize",
-	"EVENT_MAX_CHANNELS_AT_ONCE":             "eventLimits.maxChannelsAtOnce",
-	"EVENT_MAX_NAME_LENGTH":                  "eventLimits.maxNameLength",
-	"EVENT_MAX_SIZE_IN_KB":                   "eventLimits.maxPayloadInKb",
-	"HOST":                                   "host",
-	"HTTP_ACCEPT_TRAFFIC_MEMORY_THRESHOLD":   "httpApi.acceptTraffic.memoryThreshold",
-	"METRICS_DRIVER":                         "metrics.driver",
-	"METRICS_ENABLED":                        "metrics.enabled",
-	"METRICS_HOST":                           "metrics.host",
-	"METRICS_PROMETHEUS_PREFIX":              "metrics.prometheus.prefix",
-	"METRICS_SERVER_PORT":                    "metrics.port",
-	"MODE":                                   "mode",
-	"PATH_PREFIX":                            "pathPrefix",
-	"PORT":                                   "port",
-	"PRESENCE_MAX_MEMBERS":                   "presence.maxMembersPerChannel",
-	"PRESENCE_MAX_MEMBER_SIZE":               "presence.maxMemberSizeInKb",
-	"QUEUE_DRIVER":                           "queue.driver",
-	"QUEUE_REDIS_CLUSTER_MODE":               "queue.redis.clusterMode",
-	"QUEUE_REDIS_CONCURRENCY":                "queue.redis.concurrency",
-	"QUEUE_REDIS_OPTIONS":                    "queue.redis.redisOptions",
-	"QUEUE_SQS_BATCH_SIZE":                   "queue.sqs.batchSize",
-	"QUEUE_SQS_CLIENT_OPTIONS":               "queue.sqs.clientOptions",
-	"QUEUE_SQS_ENDPOINT":                     "queue.sqs.endpoint",
-	"QUEUE_SQS_POLLING_WAIT_TIME_MS":         "queue.sqs.pollingWaitTimeMs",
-	"QUEUE_SQS_PROCESS_BATCH":                "queue.sqs.processBatch",
-	"QUEUE_SQS_REGION":                       "queue.sqs.region",
-	"QUEUE_SQS_URL":                          "queue.sqs.queueUrl",
-	"RATE_LIMITER_DRIVER":                    "rateLimiter.driver",
-	"RATE_LIMITER_REDIS_CLUSTER_MODE":        "rateLimiter.redis.clusterMode",
-	"RATE_LIMITER_REDIS_OPTIONS":             "rateLimiter.redis.redisOptions",
-	"SHUTDOWN_GRACE_PERIOD":                  "shutdownGracePeriod",
-	"SSL_CA":                                 "ssl.caPath",
-	"SSL_CERT":                               "ssl.certPath",
-	"SSL_KEY":                                "ssl.keyPath",
-	"SSL_PASS":                               "ssl.passphrase",
-	"USER_AUTHENTICATION_TIMEOUT":            "userAuthenticationTimeout",
-	"WEBHOOKS_BATCHING":                      "webhooks.batching.enabled",
-	"WEBHOOKS_BATCHING_DURATION":             "webhooks.batching.duration",
+var soketiVariables = func() map[string]string {
+	m := map[string]string{
+		"ADAPTER_NATS_PASSWORD":                  "adapter.nats.pass",
+		"ADAPTER_REDIS_PUB_OPTIONS":              "adapter.redis.redisPubOptions",
+		"ADAPTER_REDIS_SUB_OPTIONS":              "adapter.redis.redisSubOptions",
+		"APP_MANAGER_MYSQL_USE_V2":               "appManager.mysql.useMysql2",
+		"CACHE_REDIS_OPTIONS":                    "cache.redis.redisOptions",
+		"CHANNEL_CACHE_TTL":                      "channelLimits.cacheTtl",
+		"CLUSTER_BROADCAST_ADDRESS":              "cluster.broadcast",
+		"CLUSTER_HOST":                           "cluster.hostname",
+		"CLUSTER_KEEPALIVE_INTERVAL":             "cluster.helloInterval",
+		"CLUSTER_MULTICAST_ADDRESS":              "cluster.multicast",
+		"CLUSTER_UNICAST_ADDRESSES":              "cluster.unicast",
+		"DB_MYSQL_USERNAME":                      "database.mysql.user",
+		"DB_POSTGRES_USERNAME":                   "database.postgres.user",
+		"DB_REDIS_INSTANCE_NAME":                 "database.redis.name",
+		"DEFAULT_APP_MAX_BACKEND_EVENTS_PER_SEC": "appManager.array.apps.0.maxBackendEventsPerSecond",
+		"DEFAULT_APP_MAX_CLIENT_EVENTS_PER_SEC":  "appManager.array.apps.0.maxClientEventsPerSecond",
+		"DEFAULT_APP_MAX_CONNS":                  "appManager.array.apps.0.maxConnections",
+		"DEFAULT_APP_MAX_READ_REQ_PER_SEC":       "appManager.array.apps.0.maxReadRequestsPerSecond",
+		"DEFAULT_APP_USER_AUTHENTICATION":        "appManager.array.apps.0.enableUserAuthentication",
+		"EVENT_MAX_SIZE_IN_KB":                   "eventLimits.maxPayloadInKb",
+		"HTTP_ACCEPT_TRAFFIC_MEMORY_THRESHOLD":   "httpApi.acceptTraffic.memoryThreshold",
+		"METRICS_SERVER_PORT":                    "metrics.port",
+		"PRESENCE_MAX_MEMBERS":                   "presence.maxMembersPerChannel",
+		"PRESENCE_MAX_MEMBER_SIZE":               "presence.maxMemberSizeInKb",
+		"QUEUE_REDIS_OPTIONS":                    "queue.redis.redisOptions",
+		"QUEUE_SQS_URL":                          "queue.sqs.queueUrl",
+		"RATE_LIMITER_REDIS_OPTIONS":             "rateLimiter.redis.redisOptions",
+		"SSL_CA":                                 "ssl.caPath",
+		"SSL_CERT":                               "ssl.certPath",
+		"SSL_KEY":                                "ssl.keyPath",
+		"SSL_PASS":                               "ssl.passphrase",
+		"WEBHOOKS_BATCHING":                      "webhooks.batching.enabled",
+	}
+	// The others have the name of their key, but for what it starts with.
+	for _, of := range []struct{ variable, key, keys string }{
+		{"", "", `adapter.cluster.requestsTimeout adapter.driver adapter.nats.nodesNumber adapter.nats.prefix
+			adapter.nats.requestsTimeout adapter.nats.servers adapter.nats.timeout adapter.nats.token adapter.nats.user
+			adapter.redis.clusterMode adapter.redis.prefix adapter.redis.requestsTimeout appManager.cache.enabled
+			appManager.cache.ttl appManager.driver appManager.dynamodb.endpoint appManager.dynamodb.region
+			appManager.dynamodb.table appManager.mysql.table appManager.mysql.version appManager.postgres.table
+			appManager.postgres.version cache.driver cache.redis.clusterMode channelLimits.maxNameLength cluster.checkInterval
+			cluster.ignoreProcess cluster.masterTimeout cluster.nodeTimeout cluster.port cluster.prefix debug host metrics.driver
+			metrics.enabled metrics.host metrics.prometheus.prefix mode pathPrefix port queue.driver queue.redis.clusterMode
+			queue.redis.concurrency queue.sqs.batchSize queue.sqs.clientOptions queue.sqs.endpoint queue.sqs.pollingWaitTimeMs
+			queue.sqs.processBatch queue.sqs.region rateLimiter.driver rateLimiter.redis.clusterMode shutdownGracePeriod
+			userAuthenticationTimeout webhooks.batching.duration`},
+		{"EVENT_", "eventLimits.", "maxBatchSize maxChannelsAtOnce maxNameLength"},
+		{"DB_", "database.", `mysql.database mysql.host mysql.password mysql.port postgres.database postgres.host postgres.password postgres.port
+			redis.clusterNodes redis.db redis.host redis.keyPrefix redis.password redis.port redis.sentinels redis.sentinelPassword
+			redis.username`},
+		{"DB_POOLING_", "databasePooling.", "enabled max min"},
+		{"DEFAULT_APP_", "appManager.array.apps.0.", "enabled enableClientMessages id key secret webhooks"},
+	} {
+		for key := range strings.FieldsSeq(of.keys) {
+			m[of.variable+variableName(key)] = of.key + key
+		}
+	}
+	return m
+}()
+
+// variableName is a key as it is in the names of variables: MAX_CONNECTIONS of maxConnections.
+func variableName(key string) string {
+	var b strings.Builder
+	for i, r := range strings.ReplaceAll(key, ".", "_") {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return b.String()
 }
 
 // soketiReasons say of keys of soketi why they are not translated.
@@ -125,28 +86,21 @@ var soketiReasons = []reason{
 	{"adapter.cluster", "nodes share the log of NATS JetStream", "broker.nats.cluster"},
 	{"adapter.nats", "the broker has bounds of its own", "broker.nats"},
 	{"cluster", "nodes do not look for each other in the network", "broker.nats.url, or broker.nats.cluster with the other nodes' addresses"},
-	{"appmanager", "applications are read from the configuration", "pusher.apps"},
-	{"appmanager.array.apps[].maxbackendeventspersecond", "calls of an application have no rate", "a limit in the proxy before Weir"},
-	{"appmanager.array.apps[].maxreadrequestspersecond", "calls of an application have no rate", "a limit in the proxy before Weir"},
+	{"appmanager database databasepooling", "applications are read from the configuration", "pusher.apps"},
+	{"appmanager.array.apps[].maxbackendeventspersecond appmanager.array.apps[].maxreadrequestspersecond", "calls of an application have no rate", "a limit in the proxy before Weir"},
 	{"appmanager.array.apps[].max", "bounds are for all applications", "pusher.max_members, max_member_data, max_channels, max_event_data, max_batch"},
-	{"appmanager.array.apps[].maxpresencememberperchannel", "bounds are for all applications", "pusher.max_members"},
-	{"appmanager.array.apps[].maxpresencemembersperchannel", "bounds are for all applications", "pusher.max_members"},
+	{"appmanager.array.apps[].maxpresencememberperchannel appmanager.array.apps[].maxpresencemembersperchannel", "bounds are for all applications", "pusher.max_members"},
 	{"appmanager.array.apps[].maxpresencemembersizeinkb", "bounds are for all applications", "pusher.max_member_data"},
-	{"appmanager.array.apps[].maxchannelnamelength", "a name of a channel has at most 164 bytes, as with Pusher", "nothing"},
-	{"appmanager.array.apps[].maxeventnamelength", "a name of an event has at most 200 bytes, as the protocol has it", "nothing"},
+	{"appmanager.array.apps[].maxchannelnamelength channellimits.maxnamelength", "a name of a channel has at most 164 bytes, as with Pusher", "nothing"},
+	{"appmanager.array.apps[].maxeventnamelength eventlimits.maxnamelength", "a name of an event has at most 200 bytes, as the protocol has it", "nothing"},
 	{"appmanager.array.apps[].maxeventchannelsatonce", "bounds are for all applications", "pusher.max_channels"},
 	{"appmanager.array.apps[].maxeventpayloadinkb", "bounds are for all applications", "pusher.max_event_data"},
 	{"appmanager.array.apps[].maxeventbatchsize", "bounds are for all applications", "pusher.max_batch"},
 	{"appmanager.array.apps[].haswebhooks", "it follows from the webhooks", "nothing"},
-	{"appmanager.array.apps[].webhooks[].lambda", "webhooks go to an address; a Lambda is not called", "give the function a URL"},
-	{"appmanager.array.apps[].webhooks[].lambda_function", "webhooks go to an address; a Lambda is not called", "give the function a URL"},
+	{"appmanager.array.apps[].webhooks[].lambda appmanager.array.apps[].webhooks[].lambda_function", "webhooks go to an address; a Lambda is not called", "give the function a URL"},
 	{"cache", "cache channels have their last event from the log", "namespaces[].history_ttl"},
-	{"channellimits.maxnamelength", "a name of a channel has at most 164 bytes, as with Pusher", "nothing"},
 	{"channellimits.cachettl", "it is at least 1s", "namespaces[].history_ttl"},
 	{"cors", "the REST API is for servers, not for pages", "pusher.apps[].allowed_origins says whose pages may connect"},
-	{"database", "applications are read from the configuration", "pusher.apps"},
-	{"databasepooling", "applications are read from the configuration", "pusher.apps"},
-	{"eventlimits.maxnamelength", "a name of an event has at most 200 bytes, as the protocol has it", "nothing"},
 	{"httpapi.requestlimitinmb", "a request is bounded by what it may have in it", "pusher.max_batch and max_event_data"},
 	{"httpapi.accepttraffic", "memory has bounds by the whole process", "governor.thresholds and governor.memory"},
 	{"instance", "nodes name themselves", "cluster.name"},

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/weir-gateway/weir/internal/push/hub"
 )
 
 // A translation is one under way.
@@ -25,7 +23,7 @@ type input struct {
 	kind    Kind
 	file    string
 	root    *node
-	reasons []reason
+	reasons map[string]reason
 	notes   []Note
 	keys    int
 }
@@ -57,8 +55,26 @@ type Place struct {
 	Line int
 }
 
-// A reason reports why what is at a path of the input, and below, is not translated.
-type reason struct{ path, why, instead string }
+// A reason reports why what is at paths of the input, and below, is not translated: its
+// paths are separated by spaces.
+type reason struct{ paths, why, instead string }
+
+// byPath finds the reasons for keys of a server by their paths, which are in lower case; an
+// element of a list has the path of the list. Those of an option are for all namespaces.
+func byPath(reasons []reason) map[string]reason {
+	m := map[string]reason{}
+	for _, r := range reasons {
+		for path := range strings.FieldsSeq(r.paths) {
+			path = strings.ToLower(strings.ReplaceAll(path, "[]", ""))
+			if option, ok := strings.CutPrefix(path, "option."); ok {
+				m["channel.without_namespace."+option], m["channel.namespaces."+option] = r, r
+			} else {
+				m[path] = r
+			}
+		}
+	}
+	return m
+}
 
 func (t *input) note(v Verdict, n *node, says, instead string) {
 	note := Note{Verdict: v, Outcome: says, Instead: instead}
@@ -116,17 +132,14 @@ func (t *input) rest() {
 }
 
 // why finds the reason with the longest path.
-func (t *input) why(path string) (best reason, ok bool) {
+func (t *input) why(path string) (reason, bool) {
 	path = strings.ReplaceAll(path, "[]", "")
-	for _, r := range t.reasons {
-		if !strings.HasPrefix(path, r.path) || len(r.path) < len(best.path) {
-			continue
-		}
-		if rest := path[len(r.path):]; rest == "" || rest[0] == '.' || rest[0] == '[' || strings.HasSuffix(r.path, "_") {
-			best, ok = r, true
+	for i := len(path); i > 0; i-- {
+		if r, ok := t.reasons[path[:i]]; ok && (i == len(path) || path[i] == '.' || path[i] == '[' || path[i-1] == '_') {
+			return r, true
 		}
 	}
-	return best, ok
+	return reason{}, false
 }
 
 // sorted returns the notes in the order of verdicts and of the input.
@@ -277,7 +290,7 @@ func (t *translation) moveSpan(n *node, path string, unit time.Duration, to *sec
 	case d <= 0:
 		t.untaken(v, "Weir cannot switch this off; it keeps its own value of "+key, "")
 	default:
-		to.set(key, hub.Duration(d), "")
+		to.set(key, d, "")
 	}
 }
 

@@ -103,6 +103,24 @@ func (n *node) put(path string, v *node) (ok bool) {
 	}
 }
 
+// lay is put, but what comes later counts.
+func (n *node) lay(path string, v *node) (ok bool) {
+	parent, key := n, path
+	if i := strings.LastIndexByte(path, '.'); i >= 0 {
+		parent, key = n.at(path[:i]), path[i+1:]
+	}
+	if have := parent.child(key); have != nil {
+		have.markUsed()
+		for i := range parent.fields {
+			if parent.fields[i].value == have {
+				parent.fields[i].value = v
+			}
+		}
+		return true
+	}
+	return n.put(path, v)
+}
+
 // markUsed marks a value, with all that is in it, as used.
 func (n *node) markUsed() {
 	if n == nil {
