@@ -290,13 +290,13 @@ func (t centrifugo) remaining() {
 		}
 		t.changed(at, "each message is compressed once and shared; SSE clients that ask have it too")
 	}
-	for path, says := range map[string]string{
-		"prometheus.enabled": "metrics are at /metrics of the admin listener, under Weir's own names",
-		"health.enabled":     "health is at /healthz and /readyz of the public listener",
-		"debug.enabled":      "profiles are at /debug/pprof of the admin listener",
+	for _, elsewhere := range [][2]string{
+		{"prometheus.enabled", "metrics are at /metrics of the admin listener, under Weir's own names"},
+		{"health.enabled", "health is at /healthz and /readyz of the public listener"},
+		{"debug.enabled", "profiles are at /debug/pprof of the admin listener"},
 	} {
-		if on, at := t.flag(t.root, path); on {
-			t.changed(at, "%s", says)
+		if on, at := t.flag(t.root, elsewhere[0]); on {
+			t.changed(at, "%s", elsewhere[1])
 		}
 	}
 	for _, name := range []string{"sse", "http_stream", "uni_sse", "uni_http_stream", "uni_websocket"} {
