@@ -285,7 +285,7 @@ func (t centrifugo) remaining() {
 		}
 	}
 	if on, at := t.flag(t.root, "websocket.compression"); on {
-		for _, ns := range t.spaces() {
+		for _, ns := range t.out.list("namespaces") {
 			ns.set("compress", true, "")
 		}
 		t.changed(at, "each message is compressed once and shared; SSE clients that ask have it too")

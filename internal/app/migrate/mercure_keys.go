@@ -121,7 +121,7 @@ func (t mercureHub) issuer(in *node, m *section) {
 		t.untaken(in, "an issuer without a name", "mercure.issuers")
 		return
 	}
-	for _, have := range issuersOf(m) {
+	for _, have := range m.list("issuers") {
 		if have.get("issuer") == id {
 			t.untaken(in, "it is there twice; the first counts", "")
 			return
@@ -154,18 +154,13 @@ func (t mercureHub) issuer(in *node, m *section) {
 	}
 	item := &section{}
 	name := "issuer"
-	if n := len(issuersOf(m)); n > 0 {
+	if n := len(m.list("issuers")); n > 0 {
 		name += strconv.Itoa(n + 1)
 	}
 	t.out.keySet(name, use)
 	item.set("issuer", id, "")
 	item.set("keys", name, "")
 	m.add("issuers", item)
-}
-
-func issuersOf(m *section) []*section {
-	all, _ := m.get("issuers").([]*section)
-	return all
 }
 
 // transport translates where updates are kept.

@@ -59,8 +59,12 @@ func (s *section) at(path string) *section {
 
 // add appends a section to the list at key.
 func (s *section) add(key string, item *section) {
+	s.set(key, append(s.list(key), item), "")
+}
+
+func (s *section) list(key string) []*section {
 	items, _ := s.get(key).([]*section)
-	s.set(key, append(items, item), "")
+	return items
 }
 
 func (s *section) empty() bool {

@@ -194,12 +194,6 @@ func (t *translation) origins(n *node, path string) {
 	t.out.at("auth").set("allowed_origins", taken, says)
 }
 
-// spaces are the namespaces of the output.
-func (t *translation) spaces() []*section {
-	all, _ := t.out.get("namespaces").([]*section)
-	return all
-}
-
 // history sets how much of the log is kept.
 func (t *translation) history(ns *section, size int, ttl time.Duration, at *node) {
 	if size <= 0 || ttl <= 0 {

@@ -118,7 +118,7 @@ func (t soketi) apps() {
 			t.untaken(in, "it is not an application", "")
 		}
 	}
-	if len(t.spaces()) == 0 {
+	if len(t.out.list("namespaces")) == 0 {
 		t.namespace("default")
 		t.out.at("pusher").set("enabled", false, "there is no application: add one to apps")
 	}
