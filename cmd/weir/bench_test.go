@@ -39,8 +39,8 @@ func aRun(n int, hi ...float64) *loadgen.Result {
 	for i, h := range hi {
 		w := loadgen.Window{
 			Start: r.Started.Add(time.Duration(i+1) * time.Second), Length: time.Second, Load: loadgen.Load{Rate: float64(n)}, Conns: 50,
-			Offered: uint64(n), Sent: uint64(n), Completed: uint64(n), InFlight: 2,
-			Response: times(n, 500, h), Service: times(n, 450, h*0.8), Lag: times(n, 5, 90),
+			Counts: loadgen.Counts{Offered: uint64(n), Sent: uint64(n), Completed: uint64(n)}, InFlight: 2,
+			Times:   loadgen.Times{Response: times(n, 500, h), Service: times(n, 450, h*0.8), Lag: times(n, 5, 90)},
 			Batches: []loadgen.Batch{{MeanResponse: 0.001, Completed: uint64(n), InFlight: 2}},
 			BytesIn: 1000, BytesOut: 2000, Generator: loadgen.GeneratorState{CPU: 0.4, GCPauses: 120 * time.Microsecond},
 			Host: loadgen.Host{Busy: 0.7, Pressure: 0.05},

@@ -128,8 +128,8 @@ func metricKind(name string) (string, bool) {
 // timeMetric splits "service.p99" into its histogram and quantile. The mean has a
 // quantile of 0, the greatest value of 1.
 func timeMetric(name string) (from string, q float64, ok bool) {
-	from, what, ok := strings.Cut(name, ".")
-	if !ok || !isHistogram(from) {
+	from, what, _ := strings.Cut(name, ".")
+	if _, known := new(loadgen.Times).Named(from); !known || what == "" {
 		from, what = "response", name
 	}
 	switch what {
@@ -144,28 +144,6 @@ func timeMetric(name string) (from string, q float64, ok bool) {
 		return "", 0, false
 	}
 	return from, p / 100, true
-}
-
-func isHistogram(name string) bool {
-	switch name {
-	case "response", "service", "lag", "publish", "connect":
-		return true
-	}
-	return false
-}
-
-func histogramOf(w *loadgen.Window, name string) *hdrhistogram.Histogram {
-	switch name {
-	case "service":
-		return w.Service
-	case "lag":
-		return w.Lag
-	case "publish":
-		return w.Publish
-	case "connect":
-		return w.Connect
-	}
-	return w.Response
 }
 
 // A reading is what a threshold is compared with: the value with its bounds, of n.
@@ -213,7 +191,8 @@ func (t *threshold) read(w *loadgen.Window) reading {
 		return t.delivery(w, exact)
 	}
 	from, q, _ := timeMetric(t.metric)
-	return quantile(histogramOf(w, from), q)
+	h, _ := w.Named(from) // it was known when the threshold was parsed
+	return quantile(h, q)
 }
 
 func (t *threshold) delivery(w *loadgen.Window, exact func(float64, uint64) reading) reading {
@@ -345,7 +324,7 @@ func (t *threshold) windowsWanted(w *loadgen.Window) (have, want uint64) {
 	switch {
 	case kind == "time":
 		from, q, _ := timeMetric(t.metric)
-		if h := histogramOf(w, from); h != nil {
+		if h, _ := w.Named(from); h != nil {
 			have = uint64(h.TotalCount())
 		}
 		switch q {

@@ -45,8 +45,8 @@ func TestWindowBecomesAnObservation(t *testing.T) {
 	lag.RecordValue(700)
 	pub.RecordValue(3000)
 	w := &loadgen.Window{
-		Length: 2 * time.Second, Offered: 100, Sent: 98, Completed: 90, Dropped: 2, InFlight: 4, Lag: lag, Publish: pub,
-		Errors: map[string]uint64{"timeout": 3}, Batches: []loadgen.Batch{{MeanResponse: 0.01, Completed: 45, InFlight: 4}},
+		Length: 2 * time.Second, InFlight: 4, Times: loadgen.Times{Lag: lag, Publish: pub},
+		Counts: loadgen.Counts{Offered: 100, Sent: 98, Completed: 90, Dropped: 2, Errors: map[string]uint64{"timeout": 3}}, Batches: []loadgen.Batch{{MeanResponse: 0.01, Completed: 45, InFlight: 4}},
 		Delivery: &loadgen.Delivery{Lost: 5}, Generator: loadgen.GeneratorState{Limited: true, Why: "late"},
 		Host: loadgen.Host{Steal: 0.02, Busy: 0.5},
 	}

@@ -121,7 +121,7 @@ func TestSlowClientsAreLeftByTimeouts(t *testing.T) {
 
 func TestNoRateIsTakenFromALoadThatWasTheLimit(t *testing.T) {
 	w := func(closed, limited bool) Values {
-		out := &loadgen.Window{Length: time.Second, Completed: 100}
+		out := &loadgen.Window{Length: time.Second, Counts: loadgen.Counts{Completed: 100}}
 		if closed {
 			out.Load.Concurrency = 1
 		}

@@ -74,7 +74,7 @@ type outcome struct {
 }
 
 func (s *shard) outcome() outcome {
-	return outcome{s.rec.completed, s.rec.errors, s.rec.delivery, s.inFlight}
+	return outcome{s.rec.Completed, s.rec.Errors, s.rec.delivery, s.inFlight}
 }
 
 // FuzzHTTPLoadConnection holds that any cut of the responses counts the same.
@@ -222,15 +222,15 @@ func TestWaitingForTheTargetIsNotLag(t *testing.T) {
 	s.since = late
 	s.take(late)
 	s.take(g.now())
-	lag := s.rec.lag.Clone()
+	lag := s.rec.Lag.Clone()
 	if s.waiting.len() != 1 || lag.TotalCount() != 2 || lag.Max() < 3599e6 {
 		t.Fatalf("%d wait, lag %v", s.waiting.len(), lag.Max())
 	}
 	answer := []byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	h.Data(nil, bytes.Clone(answer))
 	h.Data(nil, bytes.Clone(answer))
-	if s.rec.completed != 2 || s.rec.waited != 1 || !s.rec.lag.Equals(lag) {
-		t.Errorf("completed %d, waited %d; the lag is %v and was %v", s.rec.completed, s.rec.waited, s.rec.lag, lag)
+	if s.rec.Completed != 2 || s.rec.Waited != 1 || !s.rec.Lag.Equals(lag) {
+		t.Errorf("completed %d, waited %d; the lag is %v and was %v", s.rec.Completed, s.rec.Waited, s.rec.Lag, lag)
 	}
 }
 

@@ -378,21 +378,20 @@ type Snapshot struct {
 
 // A Result is a whole run.
 type Result struct {
-	// Version of this form; 1.
-	Version int
-	Spec    Spec
-	Started time.Time
+	Version int       `json:"version"` // of this form; 1
+	Spec    Spec      `json:"spec"`
+	Started time.Time `json:"started"`
 	// Partial: the run was ended early.
-	Partial bool
-	Machine Machine
+	Partial bool    `json:"partial,omitempty"`
+	Machine Machine `json:"machine"`
 	// Windows in order, and Total: all of them merged. Those of the windows hold two
 	// significant digits, Total's three. Of a very long run neighbours are merged, so
 	// that there are never more than 1,024.
-	Windows []Window
-	Total   Window
+	Total   Window   `json:"total"`
+	Windows []Window `json:"windows"`
 	// Uses is what the target used of its machine while it was measured, piece by
 	// piece. Run leaves it empty: a caller that can look into the target adds it.
-	Uses []Use
+	Uses []Use `json:"target,omitempty"`
 }
 
 // A Use is what a target used of its machine in a piece of the measured time.

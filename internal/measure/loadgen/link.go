@@ -90,13 +90,13 @@ func (s *shard) established(h endpoint) {
 	s.g.dialer.opened()
 	l.state, l.fails = up, 0
 	s.open++
-	record(&s.rec.connect, now-l.began)
+	record(&s.rec.Connect, now-l.began)
 	_, stream := h.(*stream)
 	if l.established {
 		if stream {
 			s.rec.delivery.Reconnects++
 		} else {
-			s.rec.reconnects++
+			s.rec.Reconnects++
 		}
 	} else {
 		l.established = true

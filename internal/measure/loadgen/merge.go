@@ -68,22 +68,10 @@ func (w *Window) Merge(o *Window) {
 	} else {
 		w.mergeAfter(o)
 	}
-	w.Offered += o.Offered
-	w.Sent += o.Sent
-	w.Completed += o.Completed
-	w.Drained += o.Drained
-	w.Carried += o.Carried
-	w.Dropped += o.Dropped
-	w.Waited += o.Waited
-	w.Reconnects += o.Reconnects
+	w.Counts.add(&o.Counts)
+	w.Times.merge(&o.Times)
 	w.BytesIn += o.BytesIn
 	w.BytesOut += o.BytesOut
-	w.Errors = addCounts(w.Errors, o.Errors)
-	w.Response = mergeHistogram(w.Response, o.Response)
-	w.Service = mergeHistogram(w.Service, o.Service)
-	w.Lag = mergeHistogram(w.Lag, o.Lag)
-	w.Publish = mergeHistogram(w.Publish, o.Publish)
-	w.Connect = mergeHistogram(w.Connect, o.Connect)
 	if o.Delivery != nil {
 		if w.Delivery == nil {
 			w.Delivery = &Delivery{Reach: 1}
@@ -91,6 +79,25 @@ func (w *Window) Merge(o *Window) {
 		w.Delivery.merge(o.Delivery)
 	}
 	w.Generator.merge(o.Generator)
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Offered += o.Offered
+	c.Sent += o.Sent
+	c.Completed += o.Completed
+	c.Drained += o.Drained
+	c.Carried += o.Carried
+	c.Dropped += o.Dropped
+	c.Waited += o.Waited
+	c.Reconnects += o.Reconnects
+	c.Errors = addCounts(c.Errors, o.Errors)
+}
+
+func (t *Times) merge(o *Times) {
+	from := o.all()
+	for i, h := range t.all() {
+		*h = mergeHistogram(*h, *from[i])
+	}
 }
 
 func (w *Window) overlap(o *Window) time.Duration {
@@ -171,7 +178,7 @@ func (w *Window) clone() Window {
 	c := *w
 	c.Errors = maps.Clone(w.Errors)
 	c.Batches = slices.Clone(w.Batches)
-	for _, h := range []**hdrhistogram.Histogram{&c.Response, &c.Service, &c.Lag, &c.Publish, &c.Connect} {
+	for _, h := range c.Times.all() {
 		if *h != nil {
 			*h = (*h).Clone()
 		}

@@ -1,7 +1,6 @@
 package loadgen
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -10,13 +9,10 @@ import (
 // A piece is what one shard saw in a piece of time: plain counters and histograms
 // that only the shard's loop writes. The collector exchanges it for an empty one.
 type piece struct {
-	offered, sent, completed, drained, carried, dropped, waited, reconnects uint64
+	Counts
+	Times
 
-	errors map[string]uint64
-
-	response, service, lag, publish, connect *hdrhistogram.Histogram
-
-	responses   uint64  // in response
+	responses   uint64  // in Response
 	responseSum float64 // of it, seconds
 
 	busy float64 // exchanges under way, times seconds
@@ -33,13 +29,13 @@ type piece struct {
 const maxReasons = 64
 
 func (p *piece) fail(reason string) {
-	if p.errors == nil {
-		p.errors = make(map[string]uint64)
+	if p.Errors == nil {
+		p.Errors = make(map[string]uint64)
 	}
-	if _, known := p.errors[reason]; !known && len(p.errors) >= maxReasons {
+	if _, known := p.Errors[reason]; !known && len(p.Errors) >= maxReasons {
 		reason = "other"
 	}
-	p.errors[reason]++
+	p.Errors[reason]++
 }
 
 func record(h **hdrhistogram.Histogram, ns int64) {
@@ -51,53 +47,40 @@ func record(h **hdrhistogram.Histogram, ns int64) {
 
 // answer records a response.
 func (p *piece) answer(response, service int64) {
-	record(&p.response, response)
-	record(&p.service, service)
+	record(&p.Response, response)
+	record(&p.Service, service)
 	p.responses++
 	p.responseSum += float64(response) / 1e9
 }
 
 // reset empties p and keeps its memory.
 func (p *piece) reset() {
-	hs := [...]*hdrhistogram.Histogram{p.response, p.service, p.lag, p.publish, p.connect}
-	for _, h := range hs {
-		if h != nil && h.TotalCount() > 0 {
-			h.Reset()
+	for _, h := range p.Times.all() {
+		if *h != nil && (*h).TotalCount() > 0 {
+			(*h).Reset()
 		}
 	}
-	*p = piece{response: hs[0], service: hs[1], lag: hs[2], publish: hs[3], connect: hs[4], misses: p.misses[:0]}
+	*p = piece{Times: p.Times, misses: p.misses[:0]}
 }
 
 // forget drops what does not count for the window that starts now: all that is not
 // distinguished by when it was intended, but for how connections came about.
 func (p *piece) forget() {
-	p.busy, p.open, p.reconnects, p.carried = 0, 0, 0, 0
+	p.busy, p.open, p.Reconnects, p.Carried = 0, 0, 0, 0
 	d := p.delivery
 	p.delivery = Delivery{Published: d.Published, Expected: d.Expected, Received: d.Received}
 	p.lost, p.misses, p.missed = 0, p.misses[:0], false
-	for why := range p.errors {
+	for why := range p.Errors {
 		if strings.HasPrefix(why, "connect: ") || strings.HasPrefix(why, "disconnect ") {
-			delete(p.errors, why)
+			delete(p.Errors, why)
 		}
 	}
 }
 
 // add adds o to p.
 func (p *piece) add(o *piece) {
-	p.offered += o.offered
-	p.sent += o.sent
-	p.completed += o.completed
-	p.drained += o.drained
-	p.carried += o.carried
-	p.dropped += o.dropped
-	p.waited += o.waited
-	p.reconnects += o.reconnects
-	p.errors = addCounts(p.errors, o.errors)
-	p.response = mergeHistogram(p.response, o.response)
-	p.service = mergeHistogram(p.service, o.service)
-	p.lag = mergeHistogram(p.lag, o.lag)
-	p.publish = mergeHistogram(p.publish, o.publish)
-	p.connect = mergeHistogram(p.connect, o.connect)
+	p.Counts.add(&o.Counts)
+	p.Times.merge(&o.Times)
 	p.responses += o.responses
 	p.responseSum += o.responseSum
 	p.busy += o.busy
@@ -108,21 +91,9 @@ func (p *piece) add(o *piece) {
 	p.missed = p.missed || o.missed
 }
 
-// kept returns h if anything is in it.
-func kept(h *hdrhistogram.Histogram) *hdrhistogram.Histogram {
-	if h == nil || h.TotalCount() == 0 {
-		return nil
-	}
-	return h
-}
-
-// into moves what p counted to w. p's histograms are w's from then on.
+// into moves what p counted to w, which owns it from then on.
 func (p *piece) into(w *Window) {
-	w.Offered, w.Sent, w.Completed, w.Drained, w.Carried = p.offered, p.sent, p.completed, p.drained, p.carried
-	w.Dropped, w.Waited, w.Reconnects = p.dropped, p.waited, p.reconnects
-	w.Errors = maps.Clone(p.errors)
-	w.Response, w.Service, w.Lag = kept(p.response), kept(p.service), kept(p.lag)
-	w.Publish, w.Connect = kept(p.publish), kept(p.connect)
+	w.Counts, w.Times = p.Counts, p.Times
 	if s := w.Length.Seconds(); s > 0 {
 		w.InFlight = p.busy / s
 		w.Conns = p.open / s

@@ -135,7 +135,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 	g := &Generator{shards: make([]*shard, 1)}
 	f := func(lag, response int64, cpu float64, concurrency int, want bool) {
 		t.Helper()
-		w := Window{Lag: newHistogram(fineDigits), Response: newHistogram(fineDigits), Load: Load{Concurrency: concurrency}}
+		w := Window{Times: Times{Lag: newHistogram(fineDigits), Response: newHistogram(fineDigits)}, Load: Load{Concurrency: concurrency}}
 		w.Generator.CPU = cpu
 		for range 100 {
 			_ = w.Lag.RecordValue(lag)
@@ -155,7 +155,7 @@ func TestLagMakesAWindowInvalid(t *testing.T) {
 
 	late := func(n, of int, want bool) {
 		t.Helper()
-		w := Window{Lag: newHistogram(fineDigits), Response: newHistogram(fineDigits)}
+		w := Window{Times: Times{Lag: newHistogram(fineDigits), Response: newHistogram(fineDigits)}}
 		_ = w.Response.RecordValue(100)
 		for i := range of {
 			if i < n {

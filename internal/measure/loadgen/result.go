@@ -55,84 +55,43 @@ func decodeHistogram(j *histogramJSON) (*hdrhistogram.Histogram, error) {
 
 // windowJSON is a Window in a result. Lengths are seconds, histograms microseconds.
 type windowJSON struct {
-	Start      time.Time         `json:"start"`
-	Seconds    float64           `json:"seconds"`
-	Load       loadJSON          `json:"load"`
-	Conns      float64           `json:"conns"`
-	Offered    uint64            `json:"offered"`
-	Sent       uint64            `json:"sent"`
-	Completed  uint64            `json:"completed"`
-	Drained    uint64            `json:"drained"`
-	Carried    uint64            `json:"carried,omitempty"`
-	Dropped    uint64            `json:"dropped"`
-	Waited     uint64            `json:"waited"`
-	Reconnects uint64            `json:"reconnects"`
-	Errors     map[string]uint64 `json:"errors,omitempty"`
-	Response   *histogramJSON    `json:"response_us,omitempty"`
-	Service    *histogramJSON    `json:"service_us,omitempty"`
-	Lag        *histogramJSON    `json:"lag_us,omitempty"`
-	Publish    *histogramJSON    `json:"publish_us,omitempty"`
-	Connect    *histogramJSON    `json:"connect_us,omitempty"`
-	Batches    []batchJSON       `json:"batches,omitempty"`
-	InFlight   float64           `json:"in_flight"`
-	Delivery   *deliveryJSON     `json:"delivery,omitempty"`
-	BytesIn    uint64            `json:"bytes_in"`
-	BytesOut   uint64            `json:"bytes_out"`
-	Generator  GeneratorState    `json:"generator"`
-	Host       Host              `json:"host"`
+	Start   time.Time `json:"start"`
+	Seconds float64   `json:"seconds"`
+	Load    Load      `json:"load"`
+	Conns   float64   `json:"conns"`
+	Counts
+	timesJSON
+	Batches   []Batch        `json:"batches,omitempty"`
+	InFlight  float64        `json:"in_flight"`
+	Delivery  *Delivery      `json:"delivery,omitempty"`
+	BytesIn   uint64         `json:"bytes_in"`
+	BytesOut  uint64         `json:"bytes_out"`
+	Generator GeneratorState `json:"generator"`
+	Host      Host           `json:"host"`
 }
 
-type loadJSON struct {
-	Rate        float64 `json:"rate,omitempty"`
-	Concurrency int     `json:"concurrency,omitempty"`
-	Conns       int     `json:"conns,omitempty"`
+type timesJSON struct {
+	Response *histogramJSON `json:"response_us,omitempty"`
+	Service  *histogramJSON `json:"service_us,omitempty"`
+	Lag      *histogramJSON `json:"lag_us,omitempty"`
+	Publish  *histogramJSON `json:"publish_us,omitempty"`
+	Connect  *histogramJSON `json:"connect_us,omitempty"`
 }
 
-type batchJSON struct {
-	MeanResponse float64 `json:"mean_response_s"`
-	Completed    uint64  `json:"completed"`
-	InFlight     float64 `json:"in_flight"`
-}
-
-type deliveryJSON struct {
-	Published  uint64            `json:"published"`
-	Expected   uint64            `json:"expected"`
-	Received   uint64            `json:"received"`
-	Lost       uint64            `json:"lost"`
-	Repeated   uint64            `json:"repeated"`
-	Reordered  uint64            `json:"reordered"`
-	Late       uint64            `json:"late"`
-	Carried    uint64            `json:"carried,omitempty"`
-	Foreign    uint64            `json:"foreign,omitempty"`
-	Gaps       uint64            `json:"gaps"`
-	Reconnects uint64            `json:"reconnects"`
-	Resumed    uint64            `json:"resumed"`
-	Pings      uint64            `json:"pings,omitempty"`
-	Closes     map[string]uint64 `json:"closes,omitempty"`
-	Reach      float64           `json:"reach"`
+func (t *timesJSON) all() [len(timeNames)]**histogramJSON {
+	return [...]**histogramJSON{&t.Response, &t.Service, &t.Lag, &t.Publish, &t.Connect}
 }
 
 // MarshalJSON writes w in the form of Version.
 func (w Window) MarshalJSON() ([]byte, error) {
 	j := windowJSON{
-		Start: w.Start, Seconds: w.Length.Seconds(), Load: loadJSON(w.Load), Conns: w.Conns,
-		Offered: w.Offered, Sent: w.Sent, Completed: w.Completed, Drained: w.Drained, Carried: w.Carried, Dropped: w.Dropped,
-		Waited: w.Waited, Reconnects: w.Reconnects, Errors: w.Errors, InFlight: w.InFlight,
-		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Generator: w.Generator, Host: w.Host,
+		Start: w.Start, Seconds: w.Length.Seconds(), Load: w.Load, Conns: w.Conns, Counts: w.Counts, Batches: w.Batches, InFlight: w.InFlight,
+		Delivery: w.Delivery, BytesIn: w.BytesIn, BytesOut: w.BytesOut, Generator: w.Generator, Host: w.Host,
 	}
-	for _, b := range w.Batches {
-		j.Batches = append(j.Batches, batchJSON(b))
-	}
-	if w.Delivery != nil {
-		d := deliveryJSON(*w.Delivery)
-		j.Delivery = &d
-	}
-	var err error
-	for _, h := range []struct {
-		to   **histogramJSON
-		from *hdrhistogram.Histogram
-	}{{&j.Response, w.Response}, {&j.Service, w.Service}, {&j.Lag, w.Lag}, {&j.Publish, w.Publish}, {&j.Connect, w.Connect}} {
-		if *h.to, err = encodeHistogram(h.from); err != nil {
+	from := w.Times.all()
+	for i, to := range j.timesJSON.all() {
+		var err error
+		if *to, err = encodeHistogram(*from[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -146,50 +105,17 @@ func (w *Window) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*w = Window{
-		Start: j.Start, Length: time.Duration(j.Seconds*1e9 + 0.5), Load: Load(j.Load), Conns: j.Conns,
-		Offered: j.Offered, Sent: j.Sent, Completed: j.Completed, Drained: j.Drained, Carried: j.Carried, Dropped: j.Dropped,
-		Waited: j.Waited, Reconnects: j.Reconnects, Errors: j.Errors, InFlight: j.InFlight,
-		BytesIn: j.BytesIn, BytesOut: j.BytesOut, Generator: j.Generator, Host: j.Host,
+		Start: j.Start, Length: time.Duration(j.Seconds*1e9 + 0.5), Load: j.Load, Conns: j.Conns, Counts: j.Counts, Batches: j.Batches, InFlight: j.InFlight,
+		Delivery: j.Delivery, BytesIn: j.BytesIn, BytesOut: j.BytesOut, Generator: j.Generator, Host: j.Host,
 	}
-	for _, b := range j.Batches {
-		w.Batches = append(w.Batches, Batch(b))
-	}
-	if j.Delivery != nil {
-		d := Delivery(*j.Delivery)
-		w.Delivery = &d
-	}
-	var err error
-	for _, h := range []struct {
-		name string
-		to   **hdrhistogram.Histogram
-		from *histogramJSON
-	}{
-		{"response_us", &w.Response, j.Response}, {"service_us", &w.Service, j.Service}, {"lag_us", &w.Lag, j.Lag},
-		{"publish_us", &w.Publish, j.Publish}, {"connect_us", &w.Connect, j.Connect},
-	} {
-		if *h.to, err = decodeHistogram(h.from); err != nil {
-			return fmt.Errorf("%s: %w", h.name, err)
+	from := j.timesJSON.all()
+	for i, to := range w.Times.all() {
+		var err error
+		if *to, err = decodeHistogram(*from[i]); err != nil {
+			return fmt.Errorf("%s_us: %w", timeNames[i], err)
 		}
 	}
 	return nil
-}
-
-type resultJSON struct {
-	Version int       `json:"version"`
-	Spec    Spec      `json:"spec"`
-	Started time.Time `json:"started"`
-	Partial bool      `json:"partial,omitempty"`
-	Machine Machine   `json:"machine"`
-	Total   Window    `json:"total"`
-	Windows []Window  `json:"windows"`
-	Uses    []Use     `json:"target,omitempty"`
-}
-
-// MarshalJSON writes r in the form of Version.
-func (r Result) MarshalJSON() ([]byte, error) {
-	return json.Marshal(resultJSON{
-		Version: r.Version, Spec: r.Spec, Started: r.Started, Partial: r.Partial, Machine: r.Machine, Total: r.Total, Windows: r.Windows, Uses: r.Uses,
-	})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote; another version is an error.
@@ -206,13 +132,12 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	case *v.Version != Version:
 		return fmt.Errorf("result of version %d: this program reads version %d", *v.Version, Version)
 	}
-	var j resultJSON
+	type plain Result // without this method
+	var j plain
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
-	*r = Result{
-		Version: j.Version, Spec: j.Spec, Started: j.Started, Partial: j.Partial, Machine: j.Machine, Total: j.Total, Windows: j.Windows, Uses: j.Uses,
-	}
+	*r = Result(j)
 	return nil
 }
 
@@ -256,15 +181,12 @@ func (r *Result) WriteHDR(dst io.Writer) error {
 }
 
 func (w *Window) writeHDR(lw *hdrhistogram.HistogramLogWriter) error {
-	for _, h := range []struct {
-		tag string
-		h   *hdrhistogram.Histogram
-	}{{"response", w.Response}, {"service", w.Service}, {"lag", w.Lag}, {"publish", w.Publish}, {"connect", w.Connect}} {
-		if h.h == nil || h.h.TotalCount() == 0 {
+	for i, h := range w.Times.all() {
+		if *h == nil || (*h).TotalCount() == 0 {
 			continue
 		}
-		c := h.h.Clone()
-		c.SetTag(h.tag)
+		c := (*h).Clone()
+		c.SetTag(timeNames[i])
 		c.SetStartTimeMs(w.Start.UnixMilli())
 		c.SetEndTimeMs(w.end().UnixMilli())
 		if err := lw.OutputIntervalHistogram(c); err != nil {

@@ -26,9 +26,10 @@ func someHistogram(seed uint64, n int) *hdrhistogram.Histogram {
 func someWindow(i int) Window {
 	return Window{
 		Start: epoch.Add(time.Duration(i) * time.Second), Length: time.Second, Load: Load{Rate: 100, Conns: 7},
-		Conns: 7, Offered: 100, Sent: 98, Completed: 90, Drained: 5, Dropped: 2, Waited: 3, Reconnects: 1,
-		Errors: map[string]uint64{"timeout": 2, "status 503": 1}, Response: someHistogram(uint64(i), 90), Service: someHistogram(uint64(i)+100, 90),
-		Lag: someHistogram(uint64(i)+200, 100), Batches: []Batch{{MeanResponse: 0.001, Completed: 90, InFlight: 0.2}}, InFlight: 0.2,
+		Conns: 7, Counts: Counts{Offered: 100, Sent: 98, Completed: 90, Drained: 5, Dropped: 2, Waited: 3, Reconnects: 1,
+			Errors: map[string]uint64{"timeout": 2, "status 503": 1}},
+		Times:   Times{Response: someHistogram(uint64(i), 90), Service: someHistogram(uint64(i)+100, 90), Lag: someHistogram(uint64(i)+200, 100)},
+		Batches: []Batch{{MeanResponse: 0.001, Completed: 90, InFlight: 0.2}}, InFlight: 0.2,
 		Delivery: &Delivery{Published: 90, Expected: 630, Received: 628, Lost: 2, Reach: 0.5, Closes: map[string]uint64{"1012": 1}},
 		BytesIn:  1000, BytesOut: 2000, Generator: GeneratorState{CPU: 0.5, GCPauses: time.Millisecond}, Host: Host{Steal: 0.1, Busy: 0.5},
 	}
@@ -183,7 +184,7 @@ func TestAVeryLongRunKeepsItsWindowsBounded(t *testing.T) {
 	k := keeper{r: r}
 	const n = 5000
 	for i := range n {
-		k.window(Window{Start: epoch.Add(time.Duration(i) * time.Second), Length: time.Second, Offered: 1})
+		k.window(Window{Start: epoch.Add(time.Duration(i) * time.Second), Length: time.Second, Counts: Counts{Offered: 1}})
 	}
 	var sum uint64
 	for i := range r.Windows {

@@ -340,7 +340,7 @@ func (s *session) piece() {
 // batch notes the difference to what was before.
 func (s *session) batch(before *piece) {
 	a := s.acc
-	b := Batch{Completed: a.completed + a.carried - before.completed - before.carried}
+	b := Batch{Completed: a.Answered() - before.Answered()}
 	if n := a.responses - before.responses; n > 0 {
 		b.MeanResponse = (a.responseSum - before.responseSum) / float64(n)
 	}
@@ -537,8 +537,9 @@ type keeper struct {
 func (k *keeper) window(w Window) {
 	r := k.r
 	r.Total.Merge(&w)
-	w.Response, w.Service, w.Lag = coarse(w.Response), coarse(w.Service), coarse(w.Lag)
-	w.Publish, w.Connect = coarse(w.Publish), coarse(w.Connect)
+	for _, h := range w.Times.all() {
+		*h = coarse(*h)
+	}
 	k.merged = max(k.merged, 1)
 	if k.open > 0 && k.open < k.merged {
 		r.Windows[len(r.Windows)-1].Merge(&w)

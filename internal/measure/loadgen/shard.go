@@ -136,8 +136,8 @@ func (s *shard) take(intended int64) {
 	now := s.g.now() // many may be due: each sending takes a while
 	s.now = now
 	if counts := intended >= s.since; counts {
-		s.rec.offered++
-		record(&s.rec.lag, now-intended)
+		s.rec.Offered++
+		record(&s.rec.Lag, now-intended)
 	}
 	s.sum.offered++
 	if s.inFlight >= s.limit {
@@ -154,7 +154,7 @@ func (s *shard) take(intended int64) {
 
 func (s *shard) drop(intended int64) {
 	if intended >= s.since {
-		s.rec.dropped++
+		s.rec.Dropped++
 	}
 	s.sum.dropped++
 	s.g.quota.end()
@@ -176,7 +176,7 @@ func (s *shard) send(h sender, intended, now int64) {
 	l.out = append(l.out, exchange{intended: intended, sent: now})
 	ex := &l.out[len(l.out)-1]
 	if intended >= s.since {
-		s.rec.sent++
+		s.rec.Sent++
 	}
 	s.sum.sent++
 	l.arm()
@@ -200,7 +200,7 @@ func (s *shard) serve() {
 		}
 		s.waiting.pop()
 		if intended >= s.since {
-			s.rec.waited++
+			s.rec.Waited++
 		}
 		s.send(h, intended, s.now)
 	}
@@ -214,7 +214,7 @@ func (s *shard) serve() {
 			return
 		}
 		if s.now >= s.since {
-			s.rec.offered++
+			s.rec.Offered++
 		}
 		s.sum.offered++
 		s.begin(s.now, s.now)
@@ -244,17 +244,17 @@ func (s *shard) complete(ex exchange, now int64) {
 	s.g.quota.end()
 	if ex.intended < s.since {
 		if !s.draining {
-			s.rec.carried++
+			s.rec.Carried++
 		}
 		return
 	}
 	if s.draining {
-		s.rec.drained++
+		s.rec.Drained++
 	} else {
-		s.rec.completed++
+		s.rec.Completed++
 	}
 	if s.g.spec.Kind == PubSub {
-		record(&s.rec.publish, now-ex.intended)
+		record(&s.rec.Publish, now-ex.intended)
 	} else {
 		s.rec.answer(now-ex.intended, now-ex.sent)
 	}

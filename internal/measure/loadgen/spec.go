@@ -144,9 +144,9 @@ type Stage struct {
 // A Load is what Measure puts on the target for a while.
 type Load struct {
 	// Rate is arrivals per second in the open model.
-	Rate float64
+	Rate float64 `json:"rate,omitempty"`
 	// Concurrency, when positive, makes a closed loop of that many instead.
-	Concurrency int
+	Concurrency int `json:"concurrency,omitempty"`
 	// Conns is the number of connections; 0 means unchanged.
-	Conns int
+	Conns int `json:"conns,omitempty"`
 }

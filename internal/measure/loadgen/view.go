@@ -46,7 +46,7 @@ func (v *view) setLoad(l Load) {
 
 // saw notes a piece.
 func (v *view) saw(p *piece) {
-	r := recent{coarse(p.response), coarse(p.service), coarse(p.lag)}
+	r := recent{coarse(p.Response), coarse(p.Service), coarse(p.Lag)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.recent[0], v.recent[1] = v.recent[1], r

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -23,35 +24,8 @@ type Window struct {
 	// Conns is the mean number of open connections.
 	Conns float64
 
-	Offered   uint64 // intended by the schedule
-	Sent      uint64 // really sent
-	Completed uint64 // answered in order: of 2xx or 3xx for HTTP
-	// Drained are those that were answered in order after the window's end, when no
-	// more were sent. Their times are in the histograms.
-	Drained uint64
-	// Carried were intended before the first window, in the warm-up, and answered in
-	// this one. They are not in Offered, Sent or Completed, and their times are in no
-	// histogram; a target under overload answers them first.
-	Carried uint64
-	// Dropped were never sent: MaxInFlight was reached, or no connection was free
-	// for as long as Timeout.
-	Dropped uint64
-	// Waited are those of Sent that found no connection free.
-	Waited uint64
-	// Errors by reason: "timeout", "status 503", "reset", "connect: connection refused"…
-	Errors map[string]uint64
-	// Reconnects of connections that carry exchanges: the server had closed them.
-	Reconnects uint64
-
-	// Response is from the intended instant to the answer, Service from the real
-	// send. Lag is from the intended instant to when the generator had the arrival in
-	// hand: what it added itself. An arrival that then waits for a free connection
-	// waits for the target, so that is in Response and not in Lag.
-	// With pubsub an answer is a delivery, and Publish is the publisher's own answer
-	// from the intended instant.
-	Response, Service, Lag, Publish *hdrhistogram.Histogram
-	// Connect is from the beginning of a connection to its handshake's end.
-	Connect *hdrhistogram.Histogram
+	Counts
+	Times
 
 	// Batches are the window's seconds.
 	Batches []Batch
@@ -68,15 +42,67 @@ type Window struct {
 	Host Host
 }
 
+// Counts are what became of arrivals.
+type Counts struct {
+	Offered   uint64 `json:"offered"`   // intended by the schedule
+	Sent      uint64 `json:"sent"`      // really sent
+	Completed uint64 `json:"completed"` // answered in order: of 2xx or 3xx for HTTP
+	// Drained are those that were answered in order after the window's end, when no
+	// more were sent. Their times are in the histograms.
+	Drained uint64 `json:"drained"`
+	// Carried were intended before the first window, in the warm-up, and answered in
+	// this one. They are not in Offered, Sent or Completed, and their times are in no
+	// histogram; a target under overload answers them first.
+	Carried uint64 `json:"carried,omitempty"`
+	// Dropped were never sent: MaxInFlight was reached, or no connection was free
+	// for as long as Timeout.
+	Dropped uint64 `json:"dropped"`
+	// Waited are those of Sent that found no connection free.
+	Waited uint64 `json:"waited"`
+	// Reconnects of connections that carry exchanges: the server had closed them.
+	Reconnects uint64 `json:"reconnects"`
+	// Errors by reason: "timeout", "status 503", "reset", "connect: connection refused"…
+	Errors map[string]uint64 `json:"errors,omitempty"`
+}
+
+// Times are the histograms of a window.
+type Times struct {
+	// Response is from the intended instant to the answer, Service from the real
+	// send. Lag is from the intended instant to when the generator had the arrival in
+	// hand: what it added itself. An arrival that then waits for a free connection
+	// waits for the target, so that is in Response and not in Lag.
+	// With pubsub an answer is a delivery, and Publish is the publisher's own answer
+	// from the intended instant.
+	Response, Service, Lag, Publish *hdrhistogram.Histogram
+	// Connect is from the beginning of a connection to its handshake's end.
+	Connect *hdrhistogram.Histogram
+}
+
+// timeNames are the names of Times' histograms, in the order of all.
+var timeNames = [...]string{"response", "service", "lag", "publish", "connect"} // never changed
+
+func (t *Times) all() [len(timeNames)]**hdrhistogram.Histogram {
+	return [...]**hdrhistogram.Histogram{&t.Response, &t.Service, &t.Lag, &t.Publish, &t.Connect}
+}
+
+// Named is one of "response", "service", "lag", "publish" and "connect"; not ok for another name.
+func (t *Times) Named(name string) (h *hdrhistogram.Histogram, ok bool) {
+	i := slices.Index(timeNames[:], name)
+	if i < 0 {
+		return nil, false
+	}
+	return *t.all()[i], true
+}
+
 // Answered is how many exchanges the target answered in order within the window,
-// whenever they were intended. Divided by Length it is the target's throughput.
-func (w *Window) Answered() uint64 { return w.Completed + w.Carried }
+// whenever they were intended. Divided by its length it is the target's throughput.
+func (c *Counts) Answered() uint64 { return c.Completed + c.Carried }
 
 // A Batch is one second of a Window.
 type Batch struct {
-	MeanResponse float64 // seconds
-	Completed    uint64
-	InFlight     float64 // mean
+	MeanResponse float64 `json:"mean_response_s"`
+	Completed    uint64  `json:"completed"`
+	InFlight     float64 `json:"in_flight"` // mean
 }
 
 // Delivery accounts for messages from publishers to subscribers. Expected counts
@@ -84,28 +110,33 @@ type Batch struct {
 // of a Measure and in the Total of a Run; within a Run a message may be published
 // in one window and come in the next.
 type Delivery struct {
-	Published uint64 // acknowledged
-	Expected  uint64 // deliveries that had to happen: messages times subscribers of their channel
-	Received  uint64
+	Published uint64 `json:"published"` // acknowledged
+	Expected  uint64 `json:"expected"`  // deliveries that had to happen: messages times subscribers of their channel
+	Received  uint64 `json:"received"`
 	// Lost were never received though the stream went on past them; Repeated came
 	// again; Reordered came after a newer one of their publisher's.
-	Lost, Repeated, Reordered uint64
+	Lost      uint64 `json:"lost"`
+	Repeated  uint64 `json:"repeated"`
+	Reordered uint64 `json:"reordered"`
 	// Late were still missing when the window's grace was over and may yet come.
-	Late uint64
+	Late uint64 `json:"late"`
 	// Carried were published before the window and came in it; they are not in
 	// Received. Foreign are messages that this run did not publish.
-	Carried, Foreign uint64
+	Carried uint64 `json:"carried,omitempty"`
+	Foreign uint64 `json:"foreign,omitempty"`
 	// Gaps are what the server said it could not deliver; Resumed are reconnects
 	// that went on where they were.
-	Gaps, Reconnects, Resumed uint64
+	Gaps       uint64 `json:"gaps"`
+	Reconnects uint64 `json:"reconnects"`
+	Resumed    uint64 `json:"resumed"`
 	// Pings are those of the server, which were answered where the protocol requires it.
-	Pings uint64
+	Pings uint64 `json:"pings,omitempty"`
 	// Closes are streams that the server ended, by close code ("1012") or, where there
 	// was none, by reason ("end", "reset"…). Without Reconnect each is an Error too.
-	Closes map[string]uint64
+	Closes map[string]uint64 `json:"closes,omitempty"`
 	// Reach is the least share of its subscribers that any message got to; 1 when
 	// nothing was published.
-	Reach float64
+	Reach float64 `json:"reach"`
 }
 
 // GeneratorState is how the generator itself fared.
