@@ -1,6 +1,7 @@
 package websocket
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -121,15 +122,9 @@ func NewConn(nc net.Conn, o ConnOptions) *Conn {
 		in: make([]byte, max(readBuf, len(o.Early))),
 	}
 	c.w = copy(c.in, o.Early)
-	if c.cfg.DeflateMin == 0 {
-		c.cfg.DeflateMin = defaultDeflateMin
-	}
-	if c.cfg.WriteTimeout == 0 {
-		c.cfg.WriteTimeout = defaultWriteTimeout
-	}
-	if c.cfg.CloseTimeout == 0 {
-		c.cfg.CloseTimeout = defaultCloseTimeout
-	}
+	c.cfg.DeflateMin = cmp.Or(c.cfg.DeflateMin, defaultDeflateMin)
+	c.cfg.WriteTimeout = cmp.Or(c.cfg.WriteTimeout, defaultWriteTimeout)
+	c.cfg.CloseTimeout = cmp.Or(c.cfg.CloseTimeout, defaultCloseTimeout)
 	c.parser.Init(ParserOptions{Client: o.Client, Deflate: o.Deflate, Limits: &c.limits})
 	return c
 }

@@ -162,53 +162,12 @@ var ErrClosed = errors.New("websocket: connection closed")
 func utf8Prefix(b []byte) (n int, ok bool) {
 	n = len(b)
 	for back := 1; back <= min(3, len(b)); back++ {
-		c := b[len(b)-back]
-		if c < 0x80 {
-			break
-		}
-		if c >= 0xC0 { // a lead byte: is its rune still short?
-			if want := runeLen(c); want > back {
-				n = len(b) - back
+		if tail := b[len(b)-back:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) { // what nothing can complete is full
+				n -= back
 			}
 			break
 		}
 	}
-	if !utf8.Valid(b[:n]) {
-		return 0, false
-	}
-	return n, runeStart(b[n:])
-}
-
-// runeLen is the length the lead byte c announces, 0 for a byte that leads nothing.
-func runeLen(c byte) int {
-	switch {
-	case c >= 0xC2 && c <= 0xDF:
-		return 2
-	case c >= 0xE0 && c <= 0xEF:
-		return 3
-	case c >= 0xF0 && c <= 0xF4:
-		return 4
-	}
-	return 0
-}
-
-// runeStart reports whether the short rune b (lead byte first) can still be
-// completed: overlong forms, surrogates and values past U+10FFFF show in the
-// second byte (Unicode table 3-7).
-func runeStart(b []byte) bool {
-	if len(b) < 2 {
-		return true
-	}
-	lo, hi := byte(0x80), byte(0xBF)
-	switch b[0] {
-	case 0xE0:
-		lo = 0xA0
-	case 0xED:
-		hi = 0x9F
-	case 0xF0:
-		lo = 0x90
-	case 0xF4:
-		hi = 0x8F
-	}
-	return b[1] >= lo && b[1] <= hi
+	return n, utf8.Valid(b[:n])
 }
