@@ -14,6 +14,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,20 +80,13 @@ type Config struct {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	def(&c.ConnectTimeout, defaultConnectTimeout)
-	def(&c.IdleTimeout, defaultIdleTimeout)
-	def(&c.MinBackoff, defaultMinBackoff)
-	def(&c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
-	def(&c.Attempts, defaultAttempts)
-	def(&c.MaxMessage, sse.DefaultMaxEvent)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, defaultIdleTimeout)
+	c.MinBackoff = cmp.Or(c.MinBackoff, defaultMinBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
+	c.Attempts = cmp.Or(c.Attempts, defaultAttempts)
+	c.MaxMessage = cmp.Or(c.MaxMessage, sse.DefaultMaxEvent)
 	return c
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Validate returns all that is wrong with c, joined.

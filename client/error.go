@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -114,13 +115,12 @@ func refusal(resp *http.Response) *Error {
 	}
 	if json.Unmarshal(body, &answer) == nil && answer.Error.Message != "" {
 		e.Message, e.Hint = answer.Error.Message, answer.Error.Hint
-		def(&answer.Error.Code, e.Status)
-		e.Code = answer.Error.Code
+		e.Code = cmp.Or(answer.Error.Code, e.Status)
 		return e
 	}
 	// An intermediary has answered: keep the start of its answer.
 	e.Message = strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), 200)])), "")
-	def(&e.Message, http.StatusText(e.Status))
+	e.Message = cmp.Or(e.Message, http.StatusText(e.Status))
 	return e
 }
 

@@ -120,30 +120,26 @@ func (l *sseLink) event(block sse.Event) (Event, error) {
 	if !block.HasData {
 		return nil, nil
 	}
-	switch string(block.Type) {
+	kind := string(block.Type)
+	switch kind {
 	case "", "message":
 		if l.s.opts.Raw {
 			return l.raw(block), nil
 		}
-		e, err := parseEnvelope(block.Data)
-		if err != nil {
-			return nil, err
-		}
-		return e.message()
-	case "gap":
-		e, err := parseEnvelope(block.Data)
-		if err != nil {
-			return nil, err
-		}
+	case "gap", "end":
+	default:
+		return nil, nil
+	}
+	e, err := parseEnvelope(block.Data)
+	switch {
+	case err != nil:
+		return nil, err
+	case kind == "gap":
 		return e.gap(), nil
-	case "end":
-		e, err := parseEnvelope(block.Data)
-		if err != nil {
-			return nil, err
-		}
+	case kind == "end":
 		return nil, &Error{Code: e.Code, Message: e.Reason}
 	}
-	return nil, nil
+	return e.message()
 }
 
 func (l *sseLink) raw(block sse.Event) *Message {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -183,8 +184,8 @@ func (c *Client) Subscribe(ctx context.Context, o SubscribeOptions) (*Stream, er
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	def(&o.Transport, SSE)
-	def(&o.Buffer, defaultBuffer)
+	o.Transport = cmp.Or(o.Transport, SSE)
+	o.Buffer = cmp.Or(o.Buffer, defaultBuffer)
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{
 		c: c, opts: o, cancel: cancel,
