@@ -16,8 +16,6 @@
 package demo
 
 import (
-	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -90,10 +88,4 @@ func Commands(origin string) []Command {
 		{"What is retained, then live", "curl -N -H 'Last-Event-ID: 0' '" + origin + "/sse?channel=market:IBM'"},
 		{"With the client that resumes", "weir sub --url " + origin + " market:sp500"},
 	}
-}
-
-// subscription returns the path and query that subscribe to channels.
-func subscription(channels []string) string {
-	q := url.Values{"channel": slices.Clone(channels), "envelope": {"1"}}
-	return "/sse?" + q.Encode()
 }

@@ -3,169 +3,119 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
-	"github.com/weir-gateway/weir/sse"
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/weir-gateway/weir/client"
 )
 
 // A follower subscribes to the demo's own channels, as any client does, and
-// checks what arrives: it resumes by Last-Event-ID after every disconnect.
+// checks what arrives by its sequence numbers.
 type follower struct {
 	// Fixed at start.
-	client  *http.Client
-	url     string
+	client  *client.Client
 	run     string
 	log     *slog.Logger
 	ready   chan struct{} // closed once the first subscription is open
 	arrived chan struct{} // has room for one; sent to, without waiting, per message
 
 	// Owned by follow's goroutine. No lock.
-	lastID string
-	retry  time.Duration
-	isUp   bool // since the first stream
-	thisUp bool // this stream
-	seq    map[string]uint64
+	isUp bool // since the first stream
+	seq  map[string]uint64
 
-	mu    sync.Mutex
-	count counts
+	mu      sync.Mutex
+	count   counts
+	latency *hdrhistogram.Histogram // microseconds
 }
 
 // counts is what a follower has seen of its run.
-type counts struct {
-	delivered, lost, repeated, gaps, reconnects uint64
+type counts struct{ delivered, lost, repeated, gaps, reconnects uint64 }
 
-	latency latency
-}
+// longest is the greatest latency that is distinguished, in microseconds.
+const longest = int64(time.Hour / time.Microsecond)
 
-// An envelope is one message on a stream of several channels.
-type envelope struct {
-	Channel string `json:"channel"`
-	Data    struct {
-		Run string  `json:"run"`
-		Seq uint64  `json:"seq"`
-		T   float64 `json:"t"`
-	} `json:"data"`
+func newFollower(c *client.Client, run string, log *slog.Logger) *follower {
+	return &follower{
+		client: c, run: run, log: log, ready: make(chan struct{}), arrived: make(chan struct{}, 1),
+		seq: map[string]uint64{}, latency: hdrhistogram.New(1, longest, 2),
+	}
 }
 
 // follow runs until ctx is done, which is not an error, or until the server refuses
 // in a way that trying again cannot help.
 func (f *follower) follow(ctx context.Context) error {
-	var b backoff
+	// From the start of the history: what is published before the subscription is in place comes too.
+	s, err := f.client.Subscribe(ctx, client.SubscribeOptions{Channels: Channels(), Since: "0"})
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	defer s.Close()
 	for {
-		err := f.stream(ctx, &b)
-		if ctx.Err() != nil {
+		ev, err := s.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if isFinal(err) {
+		case err != nil:
 			return fmt.Errorf("subscribe: %w", err)
 		}
-		f.log.Debug("subscription ended", "err", err, "position", f.lastID)
-		requested := f.retry
-		if answer, ok := errors.AsType[*PublishError](err); ok {
-			requested = answer.RetryAfter
-		}
-		if !b.wait(ctx, requested) {
-			return nil
-		}
-	}
-}
-
-// stream is one connection, from request to its end.
-func (f *follower) stream(ctx context.Context, b *backoff) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", sse.ContentType)
-	if f.lastID != "" {
-		req.Header.Set("Last-Event-ID", f.lastID)
-	}
-	res, err := f.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return answerOf(res)
-	}
-	f.thisUp = false
-	events := sse.NewReader(res.Body)
-	for {
-		e, err := events.Next()
-		if err != nil {
-			return err
-		}
-		if e.HasRetry {
-			f.retry = time.Duration(e.Retry) * time.Millisecond
-		}
-		if e.HasID {
-			f.lastID = string(e.ID)
-		}
-		switch {
-		case string(e.Type) == "end":
-			return fmt.Errorf("the server ends the stream: %s", e.Data)
-		case string(e.Type) == "gap":
-			f.up(b)
-			f.gap(e.Data)
-		case e.HasData:
-			f.up(b)
-			f.message(e.Data, time.Now())
-		case e.HasID:
-			f.up(b)
+		switch ev := ev.(type) {
+		case *client.Message:
+			f.message(ev, time.Now())
+		case *client.Gap:
+			f.log.Warn("gap event", "namespace", ev.Namespace, "from", ev.From, "reason", ev.Reason)
+			f.add(&f.count.gaps)
+		case *client.State:
+			f.state(ev)
 		}
 	}
 }
 
-// up notes that the subscription is open: the server has said where. An answer
-// that only ends the stream again, as under overload, does not count.
-func (f *follower) up(b *backoff) {
+func (f *follower) state(s *client.State) {
 	switch {
-	case f.thisUp:
-		return
+	case !s.Connected:
+		f.log.Debug("subscription ended", "err", s.Err)
 	case f.isUp:
-		f.mu.Lock()
-		f.count.reconnects++
-		f.mu.Unlock()
+		f.add(&f.count.reconnects)
 	default:
 		f.isUp = true
 		close(f.ready)
 	}
-	f.thisUp = true
-	b.last = 0
 }
 
-func (f *follower) gap(data []byte) {
-	f.log.Warn("gap event", "gap", string(data))
+func (f *follower) add(n *uint64) {
 	f.mu.Lock()
-	f.count.gaps++
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	*n++
 }
 
 // message checks one message by its sequence number.
-func (f *follower) message(data []byte, now time.Time) {
-	var m envelope
-	if err := json.Unmarshal(data, &m); err != nil {
+func (f *follower) message(m *client.Message, now time.Time) {
+	var data struct {
+		Run string  `json:"run"`
+		Seq uint64  `json:"seq"`
+		T   float64 `json:"t"`
+	}
+	if err := json.Unmarshal(m.Data, &data); err != nil {
 		f.log.Warn("message is not understood", "err", err)
 		return
 	}
-	if m.Data.Run != f.run {
+	if data.Run != f.run {
 		return // of another publisher, or of an earlier run
 	}
 	last := f.seq[m.Channel]
 	f.mu.Lock()
-	switch {
-	case m.Data.Seq <= last:
+	if data.Seq <= last {
 		f.count.repeated++
-	default:
-		f.count.lost += m.Data.Seq - last - 1
+	} else {
+		f.count.lost += data.Seq - last - 1
 		f.count.delivered++
-		f.count.latency.add(now.Sub(time.UnixMicro(int64(m.Data.T * 1000))))
-		f.seq[m.Channel] = m.Data.Seq
+		latency := now.Sub(time.UnixMicro(int64(data.T * 1000))).Microseconds()
+		_ = f.latency.RecordValue(min(max(latency, 0), longest)) // within its range
+		f.seq[m.Channel] = data.Seq
 	}
 	f.mu.Unlock()
 	select {
@@ -178,4 +128,11 @@ func (f *follower) seen() counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count
+}
+
+// quantile is the latency that q, 0 to 1, of all messages do not exceed; 0 if there are none.
+func (f *follower) quantile(q float64) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Duration(f.latency.ValueAtQuantile(100*q)) * time.Microsecond
 }

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-gateway/weir/client"
 )
 
 // Options of Run. BaseURL is required, the rest works as its zero value.
@@ -25,8 +26,6 @@ type Options struct {
 	Seed uint64
 	// Fleet of shipments under way; 0 means 150.
 	Fleet int
-	// Publish replaces the publisher over net/http; APIKey is then not used.
-	Publish PublishFunc
 	// Log gets what happens to the connections; nil discards it.
 	Log *slog.Logger
 	// Progress, if not nil, is called with the numbers so far about once a second
@@ -49,7 +48,7 @@ type Summary struct {
 	// Reconnects of the subscription, each with resume.
 	Reconnects uint64
 	// P50 and P99 of the time from the first attempt to publish until the message
-	// came back by SSE, at most 4.4 % too high.
+	// came back by SSE, at most 1 % too high.
 	P50, P99 time.Duration
 	// Duration of publishing.
 	Duration time.Duration
@@ -68,6 +67,11 @@ const (
 	behind = time.Second
 	// attemptTimeout bounds one attempt to publish.
 	attemptTimeout = 5 * time.Second
+	// firstWait is the time before the next attempt, which doubles up to maxWait.
+	firstWait = 50 * time.Millisecond
+	maxWait   = time.Second
+	// maxRequested bounds what the server may request instead.
+	maxRequested = 2 * time.Second
 	// settle bounds how long Run waits for the last messages to come back.
 	settle = 2 * time.Second
 	// progressEvery is the time between two calls of Options.Progress.
@@ -90,7 +94,7 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 }
 
 func (r *runner) do(ctx context.Context) (Summary, error) {
-	defer r.transport.CloseIdleConnections()
+	defer r.client.Close()
 
 	// The follower outlives ctx: it sees the last messages arrive.
 	following, stopFollowing := context.WithCancel(context.WithoutCancel(ctx))
@@ -124,12 +128,11 @@ func (r *runner) do(ctx context.Context) (Summary, error) {
 // A runner is one Run.
 type runner struct {
 	// Fixed by newRunner.
-	o         Options
-	run       string
-	transport *http.Transport
-	publish   PublishFunc
-	follower  *follower
-	sim       *Simulation // owned by the pacer
+	o        Options
+	client   *client.Client
+	publish  func(context.Context, client.Publication) (client.Position, error)
+	follower *follower
+	sim      *Simulation // owned by the pacer
 
 	// Any goroutine.
 	started   atomic.Pointer[time.Time]
@@ -148,30 +151,17 @@ func newRunner(o Options) (*runner, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.BaseURL = strings.TrimSuffix(o.BaseURL, "/")
 	run := strings.ToLower(rand.Text()[:10])
 	sim, err := NewSimulation(SimulationConfig{Run: run, Seed: o.Seed, Fleet: o.Fleet}, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = len(Channels()) + 1
-	client := &http.Client{Transport: transport}
-	if o.Publish == nil {
-		o.Publish = post(client, o.BaseURL, o.APIKey)
+	// One attempt at a time: each that fails is counted.
+	c, err := client.New(client.Config{URL: o.BaseURL, APIKey: o.APIKey, Attempts: 1, ConnectTimeout: attemptTimeout, MinBackoff: firstWait, MaxBackoff: maxWait})
+	if err != nil {
+		return nil, err
 	}
-	return &runner{
-		o: o, run: run, sim: sim, transport: transport, publish: o.Publish,
-		follower: &follower{
-			client:  client,
-			url:     o.BaseURL + subscription(Channels()),
-			run:     run,
-			log:     o.Log,
-			ready:   make(chan struct{}),
-			arrived: make(chan struct{}, 1),
-			seq:     map[string]uint64{},
-		},
-	}, nil
+	return &runner{o: o, client: c, publish: c.Publish, follower: newFollower(c, run, o.Log), sim: sim}, nil
 }
 
 // publishAll paces the events and returns when all that were started are answered
@@ -236,32 +226,31 @@ func (r *runner) work(ctx context.Context, line <-chan Event, fail context.Cance
 // publishOne tries until the server has answered for good or ctx is done. An
 // attempt that was started is finished, so that its outcome is known.
 func (r *runner) publishOne(ctx context.Context, e Event) error {
-	p := Publication{
+	p := client.Publication{
 		Channel:        e.Channel,
 		Data:           e.Payload(time.Now()),
 		Key:            e.Key,
 		IdempotencyKey: fmt.Sprintf("%s-%s-%d", e.Run, e.Channel, e.Seq),
 	}
-	var b backoff
-	for {
-		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
-		err := r.publish(attempt, p)
-		cancel()
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		_, err := r.publish(context.WithoutCancel(ctx), p)
 		if err == nil {
 			r.published.Add(1)
 			return nil
 		}
-		if isFinal(err) {
-			return err
+		requested := time.Duration(0)
+		if answer, ok := errors.AsType[*client.Error](err); ok {
+			if answer.Final() {
+				return err
+			}
+			requested = answer.RetryAfter
 		}
 		r.errors.Add(1)
 		r.o.Log.Debug("publish again", "channel", e.Channel, "err", err)
-		var requested time.Duration
-		if answer, ok := errors.AsType[*PublishError](err); ok {
-			requested = answer.RetryAfter
-		}
-		if !b.wait(ctx, requested) {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-time.After(max(wait, min(requested, maxRequested))):
 		}
 	}
 }
@@ -301,7 +290,7 @@ func (r *runner) summary() Summary {
 	s := Summary{
 		Published: r.published.Load(), Delivered: c.delivered, Lost: c.lost, Repeated: c.repeated,
 		Gaps: c.gaps, Errors: r.errors.Load(), Reconnects: c.reconnects,
-		P50: c.latency.quantile(0.50), P99: c.latency.quantile(0.99),
+		P50: r.follower.quantile(0.50), P99: r.follower.quantile(0.99),
 	}
 	if started := r.started.Load(); started != nil {
 		end := time.Now()

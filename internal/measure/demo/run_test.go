@@ -3,9 +3,10 @@ package demo
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,20 +23,18 @@ func until(t *testing.T, s *server, o Options, enough func(Summary) bool) (Summa
 	}
 	o.BaseURL = s.URL
 	o.Rate = 2000
-	publish := post(http.DefaultClient, s.URL, o.APIKey)
 	r, err := newRunner(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The condition is looked at after every publication, whatever came of it.
-	o.Publish = func(ctx context.Context, p Publication) error {
-		err := publish(ctx, p)
+	r.publish = func(ctx context.Context, p client.Publication) (client.Position, error) {
+		at, err := r.client.Publish(ctx, p)
 		if enough(r.summary()) {
 			cancel()
 		}
-		return err
+		return at, err
 	}
-	r.publish = o.Publish
 	return r.do(ctx)
 }
 
@@ -112,41 +111,11 @@ func TestPlantedLossAndRepeatAreCounted(t *testing.T) {
 	f(3, func(s Summary) bool { return s.Lost == 0 && s.Repeated == 2 })
 }
 
-func TestClientPackageCanPublish(t *testing.T) {
-	f := func(key string, want func(Summary, error) bool) {
-		t.Helper()
-		s := serve(t)
-		c, err := client.New(client.Config{URL: s.URL, APIKey: key})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		var n atomic.Int32
-		sum, err := Run(ctx, Options{BaseURL: s.URL, Publish: func(ctx context.Context, p Publication) error {
-			_, err := c.Publish(ctx, client.Publication{Channel: p.Channel, Data: p.Data, Key: p.Key, IdempotencyKey: p.IdempotencyKey})
-			if n.Add(1) == 100 {
-				cancel()
-			}
-			return err
-		}})
-		if !want(sum, err) {
-			t.Errorf("%+v, %v", sum, err)
-		}
-	}
-	f("k", func(s Summary, err error) bool { return err == nil && s.AllDelivered() && s.Delivered == s.Published })
-	f("wrong", func(_ Summary, err error) bool {
-		answer, ok := errors.AsType[*client.Error](err)
-		return ok && answer.Status == http.StatusUnauthorized
-	})
-}
-
 func TestRefusalForGoodEndsTheRunInWords(t *testing.T) {
 	s := serve(t)
 	_, err := until(t, s, Options{APIKey: "wrong"}, published(1))
-	answer, ok := errors.AsType[*PublishError](err)
-	if !ok || answer.Status != http.StatusUnauthorized || !strings.Contains(err.Error(), "this key is not known (see the log)") {
+	answer, ok := errors.AsType[*client.Error](err)
+	if !ok || answer.Status != http.StatusUnauthorized || answer.Hint != "see the log" || !strings.Contains(err.Error(), "this key is not known") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -179,22 +148,32 @@ func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
 }
 
 func TestQuantilesOfLatency(t *testing.T) {
-	var l latency
+	follower := newFollower(nil, "r", slog.New(slog.DiscardHandler))
+	if got := follower.quantile(0.5); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+	seq := 0
+	arrive := func(after time.Duration) {
+		seq++
+		data := fmt.Appendf(nil, `{"run":"r","seq":%d,"t":0}`, seq)
+		follower.message(&client.Message{Channel: "market:sp500", Data: data}, time.UnixMilli(0).Add(after))
+	}
 	for i := range 1000 {
-		l.add(time.Duration(i+1) * time.Millisecond)
+		arrive(time.Duration(i+1) * time.Millisecond)
 	}
 	f := func(q float64, want time.Duration) {
 		t.Helper()
-		if got := l.quantile(q); got < want || float64(got) > float64(want)*1.05 {
-			t.Errorf("quantile(%v) = %v, want %v to %v", q, got, want, want*105/100)
+		if got := follower.quantile(q); got < want || float64(got) > float64(want)*1.01 {
+			t.Errorf("quantile(%v) = %v, want %v to %v", q, got, want, want*101/100)
 		}
 	}
 	f(0.50, 500*time.Millisecond)
 	f(0.99, 990*time.Millisecond)
 	f(1, time.Second)
-	if got := new(latency).quantile(0.5); got != 0 {
-		t.Errorf("of nothing: %v", got)
+	arrive(-time.Second) // clocks of two machines
+	arrive(1000 * time.Hour)
+	f(1, time.Hour)
+	if n := follower.seen().delivered; n != 1002 {
+		t.Errorf("%d delivered", n)
 	}
-	l.add(-time.Second) // clocks of two machines
-	l.add(1000 * time.Hour)
 }

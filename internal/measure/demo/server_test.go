@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/weir-gateway/weir/client"
 	"github.com/weir-gateway/weir/internal/push/hub"
 	"github.com/weir-gateway/weir/sse"
 )
@@ -65,7 +66,10 @@ func refuse(w http.ResponseWriter, status int, text string) {
 }
 
 func (s *server) publish(w http.ResponseWriter, r *http.Request) {
-	var p Publication
+	var p struct {
+		client.Publication
+		IdempotencyKey string `json:"idempotency_key"`
+	}
 	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || hub.CheckChannel(p.Channel) != nil {
 		refuse(w, http.StatusBadRequest, "bad publication")
 		return
