@@ -3,12 +3,11 @@ package loadgen
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/weir-gateway/weir/internal/net/sys"
 )
@@ -21,9 +20,9 @@ type hostSample struct {
 	pauses    time.Duration // of its collector
 	wait      time.Duration // of its threads, ready and without a processor
 	pressure  time.Duration // PSI cpu some
-	total     uint64        // jiffies of all processors
-	idle      uint64
-	steal     uint64
+	total     float64       // seconds of all processors
+	idle      float64
+	steal     float64
 	in, out   uint64
 	schedules bool // wait is known
 }
@@ -57,66 +56,29 @@ func sampleMachine() hostSample {
 	var gc debug.GCStats
 	debug.ReadGCStats(&gc)
 	s.pauses = gc.PauseTotal
-	if b, err := os.ReadFile("/proc/stat"); err == nil {
-		s.total, s.idle, s.steal = parseStat(string(b))
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		s.machine(fs)
 	}
-	if b, err := os.ReadFile("/proc/pressure/cpu"); err == nil {
-		s.pressure = parsePressure(string(b))
-	}
-	s.wait, s.schedules = runQueueWait()
 	return s
 }
 
-// parseStat reads the first line of /proc/stat: user nice system idle iowait irq
-// softirq steal guest guest_nice, of which guest is in user already.
-func parseStat(s string) (total, idle, steal uint64) {
-	line, _, _ := strings.Cut(s, "\n")
-	for i, f := range strings.Fields(strings.TrimPrefix(line, "cpu ")) {
-		n, err := strconv.ParseUint(f, 10, 64)
-		if err != nil || i >= 8 {
-			break
-		}
-		total += n
-		switch i {
-		case 3, 4:
-			idle += n
-		case 7:
-			steal = n
-		}
+// machine adds what /proc says; what it does not say stays 0.
+func (s *hostSample) machine(fs procfs.FS) {
+	if st, err := fs.Stat(); err == nil {
+		c := st.CPUTotal // guests are in user already
+		s.idle, s.steal = c.Idle+c.Iowait, c.Steal
+		s.total = c.User + c.Nice + c.System + s.idle + c.IRQ + c.SoftIRQ + s.steal
 	}
-	return total, idle, steal
-}
-
-// parsePressure reads "some avg10=… total=N", microseconds.
-func parsePressure(s string) time.Duration {
-	line, _, _ := strings.Cut(s, "\n")
-	_, n, ok := strings.Cut(line, "total=")
-	us, err := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
-	if !ok || err != nil {
-		return 0
+	if psi, err := fs.PSIStatsForResource("cpu"); err == nil && psi.Some != nil {
+		s.pressure = time.Duration(psi.Some.Total) * time.Microsecond
 	}
-	return time.Duration(us) * time.Microsecond
-}
-
-// runQueueWait sums what this process's threads have waited for a processor.
-func runQueueWait() (sum time.Duration, ok bool) {
-	files, err := filepath.Glob("/proc/self/task/*/schedstat")
-	if err != nil {
-		return 0, false
-	}
-	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			continue // the thread has ended
-		}
-		if f := strings.Fields(string(b)); len(f) >= 2 {
-			if ns, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				sum += time.Duration(ns)
-				ok = true
-			}
+	threads, _ := fs.AllThreads(os.Getpid())
+	for _, t := range threads {
+		if st, err := t.Schedstat(); err == nil { // it has not ended
+			s.wait += time.Duration(st.WaitingNanoseconds)
+			s.schedules = true
 		}
 	}
-	return sum, ok
 }
 
 // since fills in what w says of the machine and the generator, from the sample
@@ -133,9 +95,9 @@ func (s *hostSample) since(before *hostSample, w *Window) {
 	if s.schedules && before.schedules {
 		w.Host.Wait = share(s.wait, before.wait)
 	}
-	if total := float64(s.total - min(before.total, s.total)); total > 0 {
-		w.Host.Steal = float64(s.steal-min(before.steal, s.steal)) / total
-		w.Host.Busy = max(0, 1-float64(s.idle-min(before.idle, s.idle))/total)
+	if total := s.total - before.total; total > 0 {
+		w.Host.Steal = max(0, s.steal-before.steal) / total
+		w.Host.Busy = max(0, 1-max(0, s.idle-before.idle)/total)
 	}
 	w.BytesIn, w.BytesOut = s.in-min(before.in, s.in), s.out-min(before.out, s.out)
 }

@@ -3,10 +3,16 @@ package loadgen
 import (
 	"context"
 	"errors"
+	"math"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 func TestPreflightNamesWhatIsMissing(t *testing.T) {
@@ -119,15 +125,39 @@ func TestSpecsThatCannotWorkAreRefused(t *testing.T) {
 }
 
 func TestHostFilesAreRead(t *testing.T) {
-	total, idle, steal := parseStat("cpu  10 1 5 100 4 2 3 7 6 1\ncpu0 1 2 3\n")
-	if total != 132 || idle != 104 || steal != 7 {
-		t.Errorf("total %d, idle %d, steal %d; want 132, 104, 7", total, idle, steal)
+	root := t.TempDir()
+	sample := func(files map[string]string) (s hostSample) {
+		t.Helper()
+		for name, text := range files {
+			name = filepath.Join(root, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fs, err := procfs.NewFS(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.machine(fs)
+		return s
 	}
-	if p := parsePressure("some avg10=1.50 avg60=0.20 avg300=0.00 total=123456\nfull avg10=0 total=9\n"); p != 123456*time.Microsecond {
-		t.Errorf("pressure %v", p)
+	if s := sample(nil); s.total != 0 || s.pressure != 0 || s.schedules {
+		t.Errorf("of no files: %+v", s)
 	}
-	if p := parsePressure("nonsense"); p != 0 {
-		t.Errorf("pressure of nonsense %v", p)
+	task := "/" + strconv.Itoa(os.Getpid()) + "/task/"
+	s := sample(map[string]string{
+		"stat": "cpu  10 1 5 100 4 2 3 7 6 1\ncpu0 1 2 3 4 5 6 7 8 9 10\n", "pressure/cpu": "some avg10=1.50 avg60=0.20 avg300=0.00 total=123456\nfull avg10=0 avg60=0 avg300=0 total=9\n",
+		task + "7/schedstat": "1 20 3\n", task + "8/schedstat": "1 300 3\n",
+	})
+	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+	if !near(s.total, 1.32) || !near(s.idle, 1.04) || !near(s.steal, 0.07) {
+		t.Errorf("total %v, idle %v, steal %v; want 1.32, 1.04, 0.07", s.total, s.idle, s.steal)
+	}
+	if s.pressure != 123456*time.Microsecond || s.wait != 320 || !s.schedules {
+		t.Errorf("pressure %v, wait %v, known %v", s.pressure, s.wait, s.schedules)
+	}
+	if s := sample(map[string]string{"pressure/cpu": "nonsense"}); s.pressure != 0 {
+		t.Errorf("pressure of nonsense %v", s.pressure)
 	}
 }
 
