@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -15,57 +16,34 @@ import (
 // WithDefaults returns s with zeros replaced by what they mean, but for those that
 // depend on the machine or the clock: Sources, Seed and Loops.
 func (s Spec) WithDefaults() Spec {
-	orInt := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	orTime := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	if s.Adapter == "" {
-		s.Adapter = "plain"
-	}
-	if s.Arrival == "" {
-		s.Arrival = Poisson
-	}
-	if s.ConnectRate == 0 {
-		s.ConnectRate = 2000
-	}
-	orInt(&s.Conns, 1)
-	orInt(&s.Burst, 10)
-	orInt(&s.MaxInFlight, 10_000)
-	orInt(&s.Pipeline, 1)
-	orInt(&s.Payload, 128)
-	orInt(&s.Channels, 1)
-	orInt(&s.Publishers, 4)
-	orTime(&s.Timeout, 10*time.Second)
+	s.Adapter = cmp.Or(s.Adapter, "plain")
+	s.Arrival = cmp.Or(s.Arrival, Poisson)
+	s.ConnectRate = cmp.Or(s.ConnectRate, 2000)
+	s.Conns = cmp.Or(s.Conns, 1)
+	s.Burst = cmp.Or(s.Burst, 10)
+	s.MaxInFlight = cmp.Or(s.MaxInFlight, 10_000)
+	s.Pipeline = cmp.Or(s.Pipeline, 1)
+	s.Payload = cmp.Or(s.Payload, 128)
+	s.Channels = cmp.Or(s.Channels, 1)
+	s.Publishers = cmp.Or(s.Publishers, 4)
+	s.Timeout = cmp.Or(s.Timeout, 10*time.Second)
+	s.Window = cmp.Or(s.Window, time.Second)
+	s.Version = cmp.Or(s.Version, "1.1")
 	if s.Requests > 0 {
-		orTime(&s.Duration, 24*time.Hour)
+		s.Duration = cmp.Or(s.Duration, 24*time.Hour)
 	} else {
-		orTime(&s.Warmup, time.Second)
+		s.Warmup, s.Duration = cmp.Or(s.Warmup, time.Second), cmp.Or(s.Duration, 10*time.Second)
 	}
-	orTime(&s.Duration, 10*time.Second)
-	orTime(&s.Window, time.Second)
-	if s.Version == "" {
-		s.Version = "1.1"
+	method, transport := "GET", "sse"
+	if s.Body != "" {
+		method = "POST"
 	}
-	if s.Method == "" {
-		s.Method = "GET"
-		if s.Body != "" {
-			s.Method = "POST"
-		}
+	if strings.HasPrefix(s.Target, "ws") || s.Adapter == "centrifuge" {
+		transport = "ws"
 	}
+	s.Method, s.Transport = cmp.Or(s.Method, method), cmp.Or(s.Transport, transport)
 	if s.Closed {
-		orInt(&s.Concurrency, s.Conns)
-	}
-	if s.Transport == "" {
-		s.Transport = "sse"
-		if strings.HasPrefix(s.Target, "ws") || s.Adapter == "centrifuge" {
-			s.Transport = "ws"
-		}
+		s.Concurrency = cmp.Or(s.Concurrency, s.Conns)
 	}
 	return s
 }

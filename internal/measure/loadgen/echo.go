@@ -209,15 +209,6 @@ func (h *echoConn) message(b []byte) error {
 	return nil
 }
 
-// EndOfStream implements eventloop.Handler.
-func (h *echoConn) EndOfStream(*eventloop.Conn) bool { return false }
-
-// Drained implements eventloop.Handler.
-func (h *echoConn) Drained(*eventloop.Conn) {}
-
-// Timer implements eventloop.Handler.
-func (h *echoConn) Timer(*eventloop.Conn, int64) { h.expire() }
-
 // Closed implements eventloop.Handler.
 func (h *echoConn) Closed(_ *eventloop.Conn, err error) {
 	h.parser.Reset()

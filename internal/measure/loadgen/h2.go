@@ -223,14 +223,5 @@ func (h *h2Conn) Connected(*eventloop.Conn) {}
 // Data implements eventloop.Handler.
 func (h *h2Conn) Data(_ *eventloop.Conn, b []byte) int { return len(b) }
 
-// EndOfStream implements eventloop.Handler.
-func (h *h2Conn) EndOfStream(*eventloop.Conn) bool { return false }
-
-// Drained implements eventloop.Handler.
-func (h *h2Conn) Drained(*eventloop.Conn) {}
-
-// Timer implements eventloop.Handler.
-func (h *h2Conn) Timer(*eventloop.Conn, int64) {}
-
 // Closed implements eventloop.Handler.
 func (h *h2Conn) Closed(_ *eventloop.Conn, err error) { h.lost(h, err) }

@@ -171,12 +171,6 @@ func (h *httpConn) EndOfStream(*eventloop.Conn) bool {
 	return false
 }
 
-// Drained implements eventloop.Handler.
-func (h *httpConn) Drained(*eventloop.Conn) {}
-
-// Timer implements eventloop.Handler.
-func (h *httpConn) Timer(*eventloop.Conn, int64) { h.expire() }
-
 // Closed implements eventloop.Handler.
 func (h *httpConn) Closed(_ *eventloop.Conn, err error) {
 	h.inBody = false

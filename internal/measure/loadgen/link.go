@@ -62,6 +62,12 @@ func (l *link) leave(why error) {
 
 func (l *link) base() *link { return l }
 
+// EndOfStream implements eventloop.Handler.
+func (l *link) EndOfStream(*eventloop.Conn) bool { return false }
+
+// Drained implements eventloop.Handler.
+func (l *link) Drained(*eventloop.Conn) {}
+
 // Reasons for this side to end a link.
 var (
 	errTimeout  = errors.New("timeout")
@@ -191,8 +197,8 @@ func (l *requestConn) arm() {
 	}
 }
 
-// expire is the timer.
-func (l *requestConn) expire() {
+// Timer implements eventloop.Handler.
+func (l *requestConn) Timer(*eventloop.Conn, int64) {
 	l.armed = false
 	now := l.s.touch()
 	if l.state == connecting {

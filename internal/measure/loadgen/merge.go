@@ -76,7 +76,7 @@ func (w *Window) Merge(o *Window) {
 		if w.Delivery == nil {
 			w.Delivery = &Delivery{Reach: 1}
 		}
-		w.Delivery.merge(o.Delivery)
+		w.Delivery.Merge(o.Delivery)
 	}
 	w.Generator.merge(o.Generator)
 }
@@ -191,7 +191,8 @@ func (w *Window) clone() Window {
 	return c
 }
 
-func (d *Delivery) merge(o *Delivery) {
+// Merge adds o to d.
+func (d *Delivery) Merge(o *Delivery) {
 	d.Published += o.Published
 	d.Expected += o.Expected
 	d.Received += o.Received

@@ -85,7 +85,7 @@ func (p *piece) add(o *piece) {
 	p.responseSum += o.responseSum
 	p.busy += o.busy
 	p.open += o.open
-	p.delivery.merge(&o.delivery)
+	p.delivery.Merge(&o.delivery)
 	p.lost += o.lost
 	p.misses = append(p.misses, o.misses...)
 	p.missed = p.missed || o.missed

@@ -132,22 +132,21 @@ func preflight(s *Spec, t *target, have limits) ([]netip.Addr, error) {
 // sourcesFor spreads connections over local addresses where one has too few ports.
 func sourcesFor(s *Spec, t *target, need, ports uint64) ([]netip.Addr, error) {
 	usable := ports - ports/20 // others use some
-	if len(s.Sources) > 0 {
-		if have := usable * uint64(len(s.Sources)); need > have {
-			return nil, &LimitError{Resource: "ports", Need: need, Have: have,
-				Fix: fmt.Sprintf("name %d source addresses, or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'", (need+usable-1)/usable)}
-		}
+	addresses := (need + usable - 1) / usable
+	limit := func(have uint64, which string) error {
+		return &LimitError{Resource: "ports", Need: need, Have: have,
+			Fix: fmt.Sprintf("name %d source addresses%s, or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'", addresses, which)}
+	}
+	if have := usable * uint64(len(s.Sources)); len(s.Sources) > 0 && need > have {
+		return nil, limit(have, "")
+	}
+	if len(s.Sources) > 0 || need <= usable {
 		return s.Sources, nil
 	}
-	if need <= usable {
-		return nil, nil
+	if ip := t.addr.Addr(); !ip.IsLoopback() || !ip.Is4() {
+		return nil, limit(usable, " of this machine")
 	}
-	ip := t.addr.Addr()
-	if !ip.IsLoopback() || !ip.Is4() {
-		return nil, &LimitError{Resource: "ports", Need: need, Have: usable,
-			Fix: fmt.Sprintf("name %d source addresses of this machine, or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'", (need+usable-1)/usable)}
-	}
-	return loopback((need + usable - 1) / usable), nil
+	return loopback(addresses), nil
 }
 
 // loopback are n addresses of this machine.

@@ -19,11 +19,11 @@ type shard struct {
 	depth  int // outstanding exchanges of a connection
 	reader reader
 
-	// Any goroutine: arrivals dealt and not yet in hand.
-	mu    sync.Mutex
-	due   []int64
+	// Any goroutine.
 	dealt atomic.Bool
-	live  liveCounters
+	live  live
+	mu    sync.Mutex
+	due   []int64 // arrivals dealt and not yet in hand
 
 	// Owned by the loop. No lock.
 	now      int64 // read when something starts; see tick
@@ -47,21 +47,17 @@ type shard struct {
 // sums are counted since the start.
 type sums struct{ offered, sent, completed, dropped, errors, received uint64 }
 
-// liveCounters are what a shard last published of its sums, for Snapshot.
-type liveCounters struct {
-	offered, sent, completed, dropped, errors, received atomic.Uint64
-	inFlight, open                                      atomic.Int64
+// live is what a shard last published of its state, for Snapshot.
+type live struct {
+	mu sync.Mutex
+	sums
+	inFlight, open int
 }
 
-func (l *liveCounters) publish(s *sums, inFlight, open int) {
-	l.offered.Store(s.offered)
-	l.sent.Store(s.sent)
-	l.completed.Store(s.completed)
-	l.dropped.Store(s.dropped)
-	l.errors.Store(s.errors)
-	l.received.Store(s.received)
-	l.inFlight.Store(int64(inFlight))
-	l.open.Store(int64(open))
+func (l *live) publish(s sums, inFlight, open int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sums, l.inFlight, l.open = s, inFlight, open
 }
 
 // An exchange is a request under way. A zero intended says that it is not counted.
@@ -112,7 +108,7 @@ func (s *shard) onTick() {
 	}
 	if now := s.g.now(); now-s.shown > 50e6 {
 		s.shown = now
-		s.live.publish(&s.sum, s.inFlight, s.open)
+		s.live.publish(s.sum, s.inFlight, s.open)
 	}
 }
 
@@ -278,7 +274,7 @@ func (s *shard) exchangePiece(p *piece) *piece {
 	s.account(s.touch())
 	old := s.rec
 	s.rec = p
-	s.live.publish(&s.sum, s.inFlight, s.open)
+	s.live.publish(s.sum, s.inFlight, s.open)
 	return old
 }
 

@@ -394,12 +394,6 @@ func (h *stream) unsubscribe() {
 	h.w.Close(errRetired)
 }
 
-// EndOfStream implements eventloop.Handler.
-func (h *stream) EndOfStream(*eventloop.Conn) bool { return false }
-
-// Drained implements eventloop.Handler.
-func (h *stream) Drained(*eventloop.Conn) {}
-
 // Timer implements eventloop.Handler.
 func (h *stream) Timer(*eventloop.Conn, int64) {
 	if !h.ready && h.w != nil {

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -128,16 +129,7 @@ func worst(misses []miss) (most map[int32]int) {
 		edges = append(edges, edge{m.flow, m.lo, 1}, edge{m.flow, m.hi + 1, -1})
 	}
 	slices.SortFunc(edges, func(a, b edge) int {
-		switch {
-		case a.flow != b.flow:
-			return int(a.flow) - int(b.flow)
-		case a.at != b.at:
-			if a.at < b.at {
-				return -1
-			}
-			return 1
-		}
-		return a.step - b.step
+		return cmp.Or(cmp.Compare(a.flow, b.flow), cmp.Compare(a.at, b.at), cmp.Compare(a.step, b.step))
 	})
 	most = make(map[int32]int)
 	depth, flow := 0, int32(-1)

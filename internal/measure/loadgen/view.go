@@ -61,7 +61,7 @@ func (v *view) finished(w *Window) {
 		if v.deliver == nil {
 			v.deliver = &Delivery{Reach: 1}
 		}
-		v.deliver.merge(w.Delivery)
+		v.deliver.Merge(w.Delivery)
 	}
 }
 
@@ -79,16 +79,18 @@ func (g *Generator) Snapshot() Snapshot {
 	s := Snapshot{Phase: v.phase, Elapsed: now.Sub(v.began), Total: v.total, Load: v.load, Limited: v.limited}
 	for _, sh := range g.shards {
 		l := &sh.live
-		sum.offered += l.offered.Load()
-		sum.sent += l.sent.Load()
-		sum.completed += l.completed.Load()
-		sum.received += l.received.Load()
-		s.Dropped += l.dropped.Load()
-		s.Errors += l.errors.Load()
-		s.InFlight += int(l.inFlight.Load())
-		s.Conns += int(l.open.Load())
+		l.mu.Lock()
+		sum.offered += l.offered
+		sum.sent += l.sent
+		sum.completed += l.completed
+		sum.received += l.received
+		sum.errors += l.errors
+		s.Dropped += l.dropped
+		s.InFlight += l.inFlight
+		s.Conns += l.open
+		l.mu.Unlock()
 	}
-	sum.errors = s.Errors
+	s.Errors = sum.errors
 	if d := now.Sub(v.lastAt).Seconds(); !v.lastAt.IsZero() && d > 0 {
 		rate := func(now, before uint64) float64 { return float64(now-min(before, now)) / d }
 		s.OfferedRate = rate(sum.offered, v.sums.offered)
