@@ -10,11 +10,7 @@ func (s *fit) sumLevel(rate float64) Level {
 	ws := s.used(index)
 	l := Level{Rate: rate, Windows: len(ws), Discarded: len(index) - len(ws), Latency: s.latency(ws)}
 	med := func(f func(*Observation) float64) float64 {
-		xs := make([]float64, len(ws))
-		for i, w := range ws {
-			xs[i] = f(&w.Obs)
-		}
-		if v := stat.Median(xs); v == v {
+		if v := stat.MedianOf(ws, func(w *Window) float64 { return f(&w.Obs) }); v == v {
 			return v
 		}
 		return 0
@@ -75,13 +71,7 @@ func (s *fit) sumRuntime(ws []*Window) *Runtime {
 	if len(rs) == 0 {
 		return nil
 	}
-	med := func(f func(*Runtime) float64) float64 {
-		xs := make([]float64, len(rs))
-		for i, r := range rs {
-			xs[i] = f(r)
-		}
-		return stat.Median(xs)
-	}
+	med := func(f func(*Runtime) float64) float64 { return stat.MedianOf(rs, f) }
 	return &Runtime{
 		Goroutines: med(func(r *Runtime) float64 { return r.Goroutines }),
 		Runnable:   med(func(r *Runtime) float64 { return r.Runnable }),

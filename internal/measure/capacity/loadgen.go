@@ -91,7 +91,7 @@ func observed(w *loadgen.Window, load Load, pubsub bool) Observation {
 // quantiles of a histogram in microseconds, in seconds, with the bounds of order
 // statistics read from the same histogram.
 func quantiles(h *hdrhistogram.Histogram) Quantiles {
-	q := Quantiles{P50: unknown(), P95: unknown(), P99: unknown(), P999: unknown()}
+	q := Quantiles{P50: stat.Unknown(), P95: stat.Unknown(), P99: stat.Unknown(), P999: stat.Unknown()}
 	if h == nil || h.TotalCount() == 0 {
 		return q
 	}

@@ -45,13 +45,7 @@ func (s *evidence) sumBaseline() {
 }
 
 func medianCovariates(cs []stat.Covariates) stat.Covariates {
-	pick := func(f func(stat.Covariates) float64) float64 {
-		xs := make([]float64, len(cs))
-		for i, c := range cs {
-			xs[i] = f(c)
-		}
-		return stat.Median(xs)
-	}
+	pick := func(f func(stat.Covariates) float64) float64 { return stat.MedianOf(cs, f) }
 	return stat.Covariates{
 		Steal:    pick(func(c stat.Covariates) float64 { return c.Steal }),
 		Pressure: pick(func(c stat.Covariates) float64 { return c.Pressure }),

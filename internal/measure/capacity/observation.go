@@ -3,7 +3,6 @@ package capacity
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/stat"
@@ -87,7 +86,7 @@ func (q Quantiles) At(p float64) stat.Interval {
 	case 0.999:
 		return q.P999
 	}
-	return stat.Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
+	return stat.Unknown()
 }
 
 // A Batch is a piece of a window.

@@ -345,13 +345,7 @@ func between(first, last Sample, inside []Sample) *Runtime {
 	if len(inside) == 0 {
 		inside = []Sample{last}
 	}
-	gauge := func(f func(Sample) float64) float64 {
-		xs := make([]float64, len(inside))
-		for i, s := range inside {
-			xs[i] = f(s)
-		}
-		return stat.Median(xs)
-	}
+	gauge := func(f func(Sample) float64) float64 { return stat.MedianOf(inside, f) }
 	r := &Runtime{
 		Goroutines: gauge(func(s Sample) float64 { return s.Goroutines }),
 		Runnable:   gauge(func(s Sample) float64 { return s.Runnable }),

@@ -276,17 +276,17 @@ func (s *conclusion) kneeLimit() {
 		k.By = "nothing that was tried was too much"
 	}
 	if len(s.levels) == 0 || len(s.latencies(s.used(s.base))) == 0 {
-		k.By, k.Rate = "not measured", unknown()
+		k.By, k.Rate = "not measured", stat.Unknown()
 		return
 	}
 	lo, hi, inverted := s.bracketOf(s.byKnee)
 	k.Bracket = [2]float64{lo, hi}
 	if hi == 0 && s.hi == 0 {
-		k.Rate = unknown()
+		k.Rate = stat.Unknown()
 		return
 	}
 	if fault := s.faultAt(hi); hi > 0 && strings.HasPrefix(fault, "errors") && !(c.Load.Point > 0 && c.Load.Point <= hi) {
-		k.By, k.Rate = "errors come before latency grows ("+strings.TrimPrefix(fault, "errors: ")+")", unknown()
+		k.By, k.Rate = "errors come before latency grows ("+strings.TrimPrefix(fault, "errors: ")+")", stat.Unknown()
 		return
 	}
 	if math.IsNaN(c.Load.Point) {
@@ -339,10 +339,6 @@ func confidenceOf(ratio float64) string {
 	return "low"
 }
 
-func unknown() stat.Interval {
-	return stat.Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
-}
-
 func (s *evidence) faultAt(rate float64) string {
 	if rate == 0 {
 		return ""
@@ -353,7 +349,7 @@ func (s *evidence) faultAt(rate float64) string {
 
 func (s *conclusion) sloLimit() {
 	l := &s.rep.SLO
-	l.Rate = unknown()
+	l.Rate = stat.Unknown()
 	if s.opt.SLO == 0 {
 		l.By = "no objective given"
 		return
@@ -436,7 +432,7 @@ func (s *conclusion) sloCrossing() stat.Crossing {
 // maxLimit is the plateau, or, where errors come first, the highest level without.
 func (s *conclusion) maxLimit() {
 	m := &s.rep.Max
-	m.Rate = unknown()
+	m.Rate = stat.Unknown()
 	m.Bracket = s.rep.Knee.Bracket
 	lo, hi := m.Bracket[0], m.Bracket[1]
 	if f := s.faultAt(hi); strings.HasPrefix(f, "errors") && lo > 0 {

@@ -3,6 +3,7 @@ package stat
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
 // WelchT tests whether two samples of unequal variance have the same mean
@@ -96,37 +97,9 @@ func fisherTwoSided(a, lo, mode, hi int, prob func(int) float64, sum func(from, 
 	if prob(mode) <= limit {
 		return 1
 	}
-	first := searchRise(lo, mode, func(k int) bool { return prob(k) > limit })
-	last := searchFall(mode, hi, func(k int) bool { return prob(k) > limit })
+	first := lo + sort.Search(mode-lo, func(k int) bool { return prob(lo+k) > limit })
+	last := hi - sort.Search(hi-mode, func(k int) bool { return prob(hi-k) > limit })
 	return math.Min(1, sum(first-1, -1)+sum(last+1, +1))
-}
-
-// searchRise is the least k in [lo, hi] for which ok holds; ok must hold at hi
-// and, once true, stay true.
-func searchRise(lo, hi int, ok func(int) bool) int {
-	for lo < hi {
-		mid := lo + (hi-lo)/2
-		if ok(mid) {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	return lo
-}
-
-// searchFall is the greatest k in [lo, hi] for which ok holds; ok must hold at
-// lo and, once false, stay false.
-func searchFall(lo, hi int, ok func(int) bool) int {
-	for lo < hi {
-		mid := lo + (hi-lo+1)/2
-		if ok(mid) {
-			lo = mid
-		} else {
-			hi = mid - 1
-		}
-	}
-	return lo
 }
 
 // exactKS is the greatest product of sample sizes for which the distribution

@@ -36,7 +36,7 @@ type HardCapFit struct {
 func FitHardCap(points []ScalePoint, seed uint64, resamples int, confidence float64) HardCapFit {
 	f := flatten(points)
 	if len(f.n) < 2 {
-		return HardCapFit{CI: Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}, AICc: math.MaxFloat64}
+		return HardCapFit{CI: Unknown(), AICc: math.MaxFloat64}
 	}
 	if resamples < 1 {
 		resamples = 200

@@ -17,6 +17,11 @@ type Interval struct {
 	N int
 }
 
+// Unknown is the Interval of which nothing is known.
+func Unknown() Interval {
+	return Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
+}
+
 type intervalJSON struct {
 	Point *float64 `json:"point"`
 	Lo    *float64 `json:"lo"`

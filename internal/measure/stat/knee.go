@@ -103,7 +103,8 @@ func SampledCrossing(levels []LevelSample, baseline []float64, kappa float64, se
 		total += l.Windows
 	}
 	base := logsOf(baseline)
-	c := Crossing{Load: Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1), N: total}}
+	c := Crossing{Load: Unknown()}
+	c.Load.N = total
 	if len(ls) == 0 || len(base) == 0 {
 		return c
 	}

@@ -14,6 +14,15 @@ func Median(xs []float64) float64 {
 	return medianSorted(s)
 }
 
+// MedianOf is the median of what f gives of each of xs; NaN when there is none.
+func MedianOf[T any](xs []T, f func(T) float64) float64 {
+	values := make([]float64, len(xs))
+	for i, x := range xs {
+		values[i] = f(x)
+	}
+	return Median(values)
+}
+
 func medianSorted(s []float64) float64 {
 	n := len(s)
 	if n%2 == 1 {

@@ -271,13 +271,7 @@ func (r *Rule) move(raw State) State {
 // medianSample is the median of each value; a backlog grows when it does in more
 // than half.
 func medianSample(ss []RuleSample) RuleSample {
-	pick := func(f func(RuleSample) float64) float64 {
-		xs := make([]float64, len(ss))
-		for i, s := range ss {
-			xs[i] = f(s)
-		}
-		return Median(xs)
-	}
+	pick := func(f func(RuleSample) float64) float64 { return MedianOf(ss, f) }
 	growing := 0
 	for _, s := range ss {
 		if s.Growing {

@@ -98,9 +98,8 @@ func flatten(points []ScalePoint) flat {
 // resamples below 1 is 200.
 func FitUSL(points []ScalePoint, seed uint64, resamples int, confidence float64) USLFit {
 	f := flatten(points)
-	open := Interval{Point: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}
 	if len(f.n) < 4 {
-		return USLFit{PeakN: open, PeakX: open, BetaI: open, AICc: math.MaxFloat64, Why: []string{"fewer than 4 points"}}
+		return USLFit{PeakN: Unknown(), PeakX: Unknown(), BetaI: Unknown(), AICc: math.MaxFloat64, Why: []string{"fewer than 4 points"}}
 	}
 	if resamples < 1 {
 		resamples = 200
