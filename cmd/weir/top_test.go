@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	draw "github.com/weir-gateway/weir/internal/measure/report"
 	"github.com/weir-gateway/weir/internal/measure/stat"
 	"github.com/weir-gateway/weir/internal/observe/admin"
 	"github.com/weir-gateway/weir/internal/observe/governor"
@@ -64,7 +65,7 @@ func columns(t *testing.T, line string) int {
 			if !unicode.IsPrint(r) {
 				t.Errorf("%q holds %q", line, r)
 			}
-			n += runeWidth(r)
+			n += draw.RuneWidth(r)
 			if i+len(string(r)) == len(rest) {
 				rest = ""
 			}

@@ -62,24 +62,13 @@ func (l topLine) render(width int, color bool) string {
 func cutTo(s string, columns int) (string, int) {
 	used := 0
 	for i, r := range s {
-		w := runeWidth(r)
+		w := draw.RuneWidth(r)
 		if used+w > columns {
 			return s[:i], used
 		}
 		used += w
 	}
 	return s, used
-}
-
-func runeWidth(r rune) int {
-	switch {
-	case unicode.Is(unicode.Mn, r):
-		return 0
-	case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
-		r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff:
-		return 2
-	}
-	return 1
 }
 
 // legible makes names that others chose safe for a terminal: no control character,
@@ -237,6 +226,7 @@ func (v *topView) head() []topLine {
 	return out
 }
 
+// secs writes a time, or that there is none yet.
 func secs(v float64) string {
 	if v <= 0 {
 		return "–"

@@ -60,7 +60,7 @@ func (b *Bars) draw(c *canvas) {
 		}
 	}
 	if len(b.Groups) == 0 {
-		c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
+		f.noData(c)
 	}
 	y := f.top
 	for _, g := range b.Groups {

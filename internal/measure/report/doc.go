@@ -10,6 +10,8 @@
 // drawing says so, every text is escaped.
 package report
 
+import "cmp"
+
 // A State is a verdict, which has a colour everywhere.
 type State string
 
@@ -29,3 +31,6 @@ func (s State) known() State {
 	}
 	return Unknown
 }
+
+// class is what colours a shape by s, softly without one.
+func (s State) class() string { return cmp.Or(string(s.known()), "z") }

@@ -21,7 +21,24 @@ func newCanvas(o Options) *canvas {
 		w = ownWidth
 	}
 	w = min(max(w, 200), 4000)
-	return &canvas{svg: svg{w: w}, narrow: w < phone}
+	return &canvas{svg{w: w, narrow: w < phone}}
+}
+
+// height sets the height of a drawing whose data start at top: what is wanted, or, if that is 0, a share
+// of the width, on a phone slim.
+func (c *svg) height(want int, top, share, slim float64) {
+	if c.narrow {
+		share = slim
+	}
+	height := float64(want)
+	if want <= 0 {
+		height = top + c.w*share
+	}
+	c.h = max(min(height, 4000), top+120)
+}
+
+func (f *frame) noData(c *canvas) {
+	c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
 }
 
 // A key is an entry of a legend.
@@ -188,18 +205,11 @@ func (p *Plot) SVG(w io.Writer, o Options) error {
 
 func (p *Plot) draw(c *canvas) {
 	top := c.head(p.Title, p.Note, p.keys())
-	height := float64(p.Height)
-	if p.Height <= 0 {
-		height = top + c.w*0.4
-		if c.narrow {
-			height = top + c.w*0.62
-		}
-	}
-	c.h = max(min(height, 4000), top+120)
+	c.height(p.Height, top, 0.4, 0.62)
 	dx, dy, pad := p.spans()
 	f := c.axes(top, c.h-8, p.X, p.Y, dx, dy, pad)
 	if !dx.any || !dy.any {
-		c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
+		f.noData(c)
 		return
 	}
 	c.clip(f.left-4, f.top-6, f.right-f.left+8, f.bottom-f.top+10)
@@ -301,11 +311,7 @@ func (c *canvas) markShape(f frame, m Mark) {
 	if !r.shows(m.At) {
 		return
 	}
-	class := "z"
-	if m.State != "" {
-		class = string(m.State.known())
-	}
-	c.raw(`<g class="` + class + `">`)
+	c.raw(`<g class="` + m.State.class() + `">`)
 	a := r.at(m.At)
 	b := a
 	if m.To > m.At && r.shows(m.To) {
@@ -336,10 +342,6 @@ func (c *canvas) markLabels(f frame, marks []Mark) {
 		if m.Label == "" || !r.shows(m.At) {
 			continue
 		}
-		class := "z"
-		if m.State != "" {
-			class = string(m.State.known())
-		}
 		label := fit(m.Label, 11, (f.right-f.left)*0.8)
 		w := textWidth(label, 11)
 		x, y := f.right-4-w, r.at(m.At)-4
@@ -367,7 +369,7 @@ func (c *canvas) markLabels(f frame, marks []Mark) {
 			again = again && y < f.bottom && y > f.top-10
 		}
 		taken = append(taken, [3]float64{y, x, x + w})
-		c.raw(`<g class="` + class + `">`)
+		c.raw(`<g class="` + m.State.class() + `">`)
 		c.text(x, y, "ml", label)
 		c.raw("</g>\n")
 	}

@@ -19,14 +19,7 @@ func (h *Heat) SVG(w io.Writer, o Options) error {
 
 func (h *Heat) draw(c *canvas) {
 	top := c.head(h.Title, h.Note, nil)
-	height := float64(h.Height)
-	if h.Height <= 0 {
-		height = top + c.w*0.34
-		if c.narrow {
-			height = top + c.w*0.6
-		}
-	}
-	c.h = max(min(height, 4000), top+120)
+	c.height(h.Height, top, 0.34, 0.6)
 	most := 0.0
 	var dx, dy span
 	for i, column := range h.Values {
@@ -46,7 +39,7 @@ func (h *Heat) draw(c *canvas) {
 	ay.Tight = true
 	f := c.axes(top, c.h-8, ax, ay, dx, dy, false)
 	if most == 0 || !dx.any {
-		c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
+		f.noData(c)
 		return
 	}
 	c.clip(f.left, f.top, f.right-f.left, f.bottom-f.top)

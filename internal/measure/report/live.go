@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -124,10 +125,7 @@ func cut(s string, columns int) string {
 		if r < 0x20 || r >= 0x7f && r < 0xa0 {
 			continue
 		}
-		w := 1
-		if wide(r) {
-			w = 2
-		}
+		w := RuneWidth(r)
 		if used+w > columns {
 			break
 		}
@@ -156,9 +154,16 @@ func sequence(s string) int {
 	return 0
 }
 
-func wide(r rune) bool {
-	return r >= 0x1100 && r <= 0x115f || r >= 0x2e80 && r <= 0xa4cf || r >= 0xac00 && r <= 0xd7a3 ||
-		r >= 0xf900 && r <= 0xfaff || r >= 0xfe30 && r <= 0xfe6f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
+// RuneWidth is how many columns of a terminal r takes.
+func RuneWidth(r rune) int {
+	switch {
+	case unicode.Is(unicode.Mn, r):
+		return 0
+	case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
+		r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff:
+		return 2
+	}
+	return 1
 }
 
 // Spark draws the last values in as many columns at most, from zero to their

@@ -325,6 +325,7 @@ func TestLinesAreCutAtColumns(t *testing.T) {
 	f("abcd", 3, "abc")
 	f("世界", 3, "世")
 	f("µµµµ", 2, "µµ")
+	f("e\u0301e\u0301x", 2, "e\u0301e\u0301")
 	f("a\x1b[31mb\x1b[0mc", 2, "a\x1b[31mb\x1b[0m")
 	f("a\x1b[2Jb", 9, "a[2Jb") // not a colour
 	f("a\r\nb", 9, "ab")

@@ -40,7 +40,7 @@ func (s *Strip) draw(c *canvas) {
 	f.x = newRuler(s.X, d, int((f.right-f.left)/80), false)
 	f.x.from, f.x.to = f.left, f.right
 	if !d.any {
-		c.text((f.left+f.right)/2, (f.top+f.bottom)/2, "n", "no data")
+		f.noData(c)
 	}
 	y := f.top
 	for _, r := range s.Rows {
@@ -68,15 +68,11 @@ func (c *canvas) stripRow(f frame, s *Strip, r StripRow, y float64) {
 		}
 		x0, x1 := f.x.at(p.From), f.x.at(p.To)
 		x0, x1 = max(x0, f.left), min(x1, f.right)
-		class := "z"
-		if p.State != "" {
-			class = string(p.State.known())
-		}
 		title := fmt.Sprintf("%s … %s", s.X.Unit.Format(p.From), s.X.Unit.Format(p.To))
 		if p.Label != "" {
 			title = p.Label + ", " + title
 		}
-		c.raw(`<g class="` + class + `">`)
+		c.raw(`<g class="` + p.State.class() + `">`)
 		c.rect(x0, y, max(x1-x0-1, 1), stripHeight, "f", ` rx="2"`, title)
 		c.raw("</g>")
 		if p.Label != "" && textWidth(p.Label, 11)+8 < x1-x0 {

@@ -89,21 +89,16 @@ func classRules() string {
 // that a page brings for all of its drawings.
 func stylesheet(t Theme) string {
 	text := rules + classRules()
-	switch t {
-	case Light, Dark:
-		for _, c := range colors {
-			v := c.light
-			if t == Dark {
-				v = c.dark
-			}
-			text = strings.ReplaceAll(text, "$"+c.name+"}", v+"}")
-			text = strings.ReplaceAll(text, "$"+c.name+";", v+";")
-		}
-		return text
-	}
 	for _, c := range colors {
-		text = strings.ReplaceAll(text, "$"+c.name+"}", "var(--"+c.name+")}")
-		text = strings.ReplaceAll(text, "$"+c.name+";", "var(--"+c.name+");")
+		v := "var(--" + c.name + ")"
+		switch t {
+		case Light:
+			v = c.light
+		case Dark:
+			v = c.dark
+		}
+		text = strings.ReplaceAll(text, "$"+c.name+"}", v+"}")
+		text = strings.ReplaceAll(text, "$"+c.name+";", v+";")
 	}
 	if t == Auto {
 		text = ".wp{" + colors.variables(false) + "}\n@media(prefers-color-scheme:dark){.wp{" + colors.variables(true) + "}}\n" + text
@@ -116,14 +111,12 @@ type svg struct {
 	b bytes.Buffer
 	w float64
 	h float64
-}
-
-// A canvas draws charts: frames, axes, legends and marks.
-type canvas struct {
-	svg
 	// narrow is a phone's width.
 	narrow bool
 }
+
+// A canvas draws charts: frames, axes, legends and marks.
+type canvas struct{ svg }
 
 // escape makes any text safe in XML and HTML, in elements and in attributes. What
 // XML cannot hold becomes U+FFFD.
