@@ -96,32 +96,34 @@ func stateText(w io.Writer, g *observer.GoReport) {
 		return
 	}
 	fmt.Fprintf(w, "  states over time, a column is %s\n", draw.Seconds.Format(g.Seconds/float64(len(columns))))
-	shades := []rune(" ░▒▓█")
 	for row, name := range observer.StateNames {
-		most := 0.0
-		for _, c := range columns {
+		values, most := make([]float64, len(columns)), 0.0
+		for i, c := range columns {
+			values[i] = c[row]
 			most = max(most, c[row])
 		}
-		line := make([]rune, len(columns))
-		for i, c := range columns {
-			line[i] = shades[0]
-			if c[row] > 0 {
-				line[i] = shades[max(int(c[row]/most*float64(len(shades)-1)), 1)]
-			}
-		}
-		fmt.Fprintf(w, "  %11s |%s| most %.1f\n", name, string(line), most)
+		fmt.Fprintf(w, "  %11s |%s| most %.1f\n", name, shaded(values, most), most)
 	}
+}
+
+// shaded is a row of a map: the darker, the more of most.
+func shaded(values []float64, most float64) string {
+	shades := []rune(" ░▒▓█")
+	line := make([]rune, len(values))
+	for i, v := range values {
+		line[i] = shades[0]
+		if v > 0 {
+			line[i] = shades[max(int(v/most*float64(len(shades)-1)), 1)]
+		}
+	}
+	return string(line)
 }
 
 // longestCall is the system call with most time that is not waiting for something to do.
 func longestCall(r *observer.Report) *observer.Syscall {
 	var best *observer.Syscall
 	for i := range r.Syscalls {
-		s := &r.Syscalls[i]
-		if idleCalls[s.Name] {
-			continue
-		}
-		if best == nil || s.Total > best.Total {
+		if s := &r.Syscalls[i]; !idleCalls[s.Name] && (best == nil || s.Total > best.Total) {
 			best = s
 		}
 	}
@@ -139,38 +141,27 @@ func heatText(w io.Writer, s *observer.Syscall, r *observer.Report) {
 	if s == nil || s.Count == 0 {
 		return
 	}
-	shades := []rune(" ░▒▓█")
-	low, high := len(r.Bounds), -1
-	var most uint64
-	octave := func(column []uint64, i int) uint64 {
-		n := column[i]
-		if i+1 < len(column) {
-			n += column[i+1]
-		}
-		return n
-	}
-	for _, column := range s.Slices {
-		for i := 0; i < len(column); i += 2 {
-			if n := octave(column, i); n > 0 {
-				low, high, most = min(low, i), max(high, i), max(most, n)
+	var rows [][]float64 // by octave, then slice
+	low, most := len(r.Bounds), 0.0
+	for i, column := range s.Slices {
+		for bound, n := range column {
+			if n == 0 {
+				continue
 			}
+			octave := bound / 2
+			for len(rows) <= octave {
+				rows = append(rows, make([]float64, len(s.Slices)))
+			}
+			rows[octave][i] += float64(n)
+			low, most = min(low, octave), max(most, rows[octave][i])
 		}
 	}
-	if high < 0 {
+	if len(rows) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\n%s over time, a column is %s\n", s.Name, draw.Seconds.Format(r.Slice))
-	for i := high; i >= low; i -= 2 {
-		line := make([]rune, len(s.Slices))
-		for c, column := range s.Slices {
-			n := octave(column, i)
-			shade := int(n) * (len(shades) - 1) / int(most)
-			if n > 0 {
-				shade = max(shade, 1)
-			}
-			line[c] = shades[shade]
-		}
-		fmt.Fprintf(w, "  %9s |%s|\n", draw.Seconds.Format(r.Bounds[min(i+1, len(r.Bounds)-1)]), string(line))
+	for i := len(rows) - 1; i >= low; i-- {
+		fmt.Fprintf(w, "  %9s |%s|\n", draw.Seconds.Format(r.Bounds[min(2*i+1, len(r.Bounds)-1)]), shaded(rows[i], most))
 	}
 }
 
