@@ -21,11 +21,18 @@ func payload(text string, forceText bool) (data json.RawMessage, isText bool, er
 				"pub: %.60q is not JSON: %w", text, json.Unmarshal([]byte(text), new(any)))
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // a subscriber sees what was typed
-	if err := enc.Encode(text); err != nil {
+	b, err := plainJSON(text)
+	if err != nil {
 		return nil, false, fmt.Errorf("pub: %w", err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), true, nil
+	return bytes.TrimSuffix(b, []byte("\n")), true, nil
+}
+
+// plainJSON is v as a line of JSON without escapes for HTML: a subscriber sees what was typed.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
 }

@@ -249,11 +249,9 @@ func jsonLine(m *client.Message) []byte {
 	if !m.Time.IsZero() {
 		line.Time = m.Time.UnixMilli()
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(line); err != nil {
+	b, err := plainJSON(line)
+	if err != nil {
 		panic("weir: a message that was parsed cannot be written: " + err.Error())
 	}
-	return b.Bytes()
+	return b
 }
