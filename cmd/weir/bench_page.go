@@ -23,23 +23,18 @@ func benchPage(r *loadgen.Result, j runVerdict) *draw.Page {
 	if data, err := withVerdict(r, j); err == nil {
 		pg.Data = data
 	}
-	pg.Blocks = append(pg.Blocks, verdictBlock(j))
-	pg.Blocks = append(pg.Blocks, benchFacts(t))
+	pg.Blocks = append(pg.Blocks, verdictBlock(j), benchFacts(t))
 	if table := conditionsTable(j); len(table.Rows) > 0 {
 		pg.Blocks = append(pg.Blocks, draw.Heading("Conditions"), table,
 			draw.Text("A condition holds when its 95 % interval is on the right side, for the run and in nine of ten windows. Windows in which the generator was the limit or the processors were taken away are excluded."))
 	}
-	times := timesTable(t)
-	times.Columns[0].Left = true
-	counts := countsTable(r)
 	pg.Blocks = append(pg.Blocks, draw.Heading("Times"),
 		draw.Figure{Drawing: percentilePlot(t), Caption: "How long the slowest share took. Response counts from the instant at which a request was meant to come, service from when it was really sent; between them lies the wait for a connection and what the generator itself was late."},
-		times, draw.Figure{Drawing: distribution(t)})
-	pg.Blocks = append(pg.Blocks, draw.Heading("Over time"))
+		timesTable(t), draw.Figure{Drawing: distribution(t)}, draw.Heading("Over time"))
 	for _, f := range overTime(r) {
 		pg.Blocks = append(pg.Blocks, f)
 	}
-	pg.Blocks = append(pg.Blocks, draw.Heading("Counts"), counts)
+	pg.Blocks = append(pg.Blocks, draw.Heading("Counts"), countsTable(r))
 	for _, l := range errorLines(t) {
 		pg.Blocks = append(pg.Blocks, draw.Text("Errors: "+l))
 	}

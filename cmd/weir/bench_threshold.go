@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,17 +109,12 @@ func parseThreshold(text string) (threshold, error) {
 
 // metricKind reports what a metric is: "time", "count", "share" or "per second".
 func metricKind(name string) (string, bool) {
-	for _, c := range countMetrics {
-		if c == name {
-			return "count", true
-		}
-	}
-	for _, c := range shareMetrics {
-		if c == name {
-			return "share", true
-		}
-	}
-	if name == "throughput" {
+	switch {
+	case slices.Contains(countMetrics, name):
+		return "count", true
+	case slices.Contains(shareMetrics, name):
+		return "share", true
+	case name == "throughput":
 		return "per second", true
 	}
 	_, q, ok := timeMetric(name)
@@ -211,14 +207,10 @@ func (t *threshold) delivery(w *loadgen.Window, exact func(float64, uint64) read
 			r.Hi = float64(d.Lost + n)
 		}
 		return r
-	case "repeated":
-		return t.counted(d.Repeated, d.Expected)
-	case "reordered":
-		return t.counted(d.Reordered, d.Expected)
-	case "late":
-		return t.counted(d.Late, d.Expected)
+	case "gaps":
+		return t.counted(d.Gaps, max(d.Expected, d.Gaps))
 	}
-	return t.counted(d.Gaps, max(d.Expected, d.Gaps))
+	return t.counted(map[string]uint64{"repeated": d.Repeated, "reordered": d.Reordered, "late": d.Late}[t.metric], d.Expected)
 }
 
 // unaccounted are deliveries that were expected, did not come, and are not known to

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
@@ -47,7 +48,7 @@ type condition struct {
 // or the hypervisor took the processors away, are set aside: by what disturbed
 // them, never by what they showed.
 func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
-	kept, limited, stolen := 0, 0, 0
+	limited, stolen := 0, 0
 	var quiet []loadgen.Window
 	for _, w := range r.Windows {
 		switch {
@@ -56,7 +57,6 @@ func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
 		case w.Host.Steal > stealLimit:
 			stolen++
 		default:
-			kept++
 			quiet = append(quiet, w)
 		}
 	}
@@ -91,7 +91,8 @@ func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
 func (j *runVerdict) disturbances(r *loadgen.Result, limited, stolen int) {
 	all := float64(len(r.Windows))
 	if limited > 0 {
-		j.Why = append(j.Why, fmt.Sprintf("the %s was the limit in %d of %d windows: %s", limiting(r), limited, len(r.Windows), whyLimited(r)))
+		what, why := limiting(r)
+		j.Why = append(j.Why, fmt.Sprintf("the %s was the limit in %d of %d windows: %s", what, limited, len(r.Windows), why))
 	}
 	if stolen > 0 {
 		j.Why = append(j.Why, fmt.Sprintf("other machines took the processors in %d of %d windows", stolen, len(r.Windows)))
@@ -119,35 +120,25 @@ func (j *runVerdict) timed() bool {
 // broke reports whether a condition on one of these failed.
 func (j *runVerdict) broke(metrics ...string) bool {
 	for _, c := range j.Thresholds {
-		for _, m := range metrics {
-			if c.t.metric == m && c.Verdict == fail {
-				return true
-			}
+		if c.Verdict == fail && slices.Contains(metrics, c.t.metric) {
+			return true
 		}
 	}
 	return false
 }
 
-// limiting names what kept a generator from measuring: itself, or the machine.
-func limiting(r *loadgen.Result) string {
+// limiting names what kept a generator from measuring, itself or the machine, and how.
+func limiting(r *loadgen.Result) (what, why string) {
 	for _, w := range r.Windows {
-		if w.Generator.Limited && w.Generator.Why != "" {
-			if w.Generator.Crowded {
-				return "host"
-			}
-			break
+		switch g := w.Generator; {
+		case !g.Limited || g.Why == "":
+		case g.Crowded:
+			return "host", g.Why
+		default:
+			return "generator", g.Why
 		}
 	}
-	return "generator"
-}
-
-func whyLimited(r *loadgen.Result) string {
-	for _, w := range r.Windows {
-		if w.Generator.Limited && w.Generator.Why != "" {
-			return w.Generator.Why
-		}
-	}
-	return "it was late"
+	return "generator", "it was late"
 }
 
 // worse is the graver of two verdicts on conditions.
