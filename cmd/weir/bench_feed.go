@@ -47,40 +47,24 @@ const (
 )
 
 // watchTarget samples a target's processor time, collector and memory while the run
-// is in its measured phase. What it returns ends that and gives the pieces; it may
-// be called once. A nil source gives none.
+// is in its measured phase. What it returns ends that and gives the pieces. A nil source gives none.
 func (f *benchFeed) watchTarget(ctx context.Context, source capacity.Source) (uses func() []loadgen.Use) {
 	if source == nil {
 		return func() []loadgen.Use { return nil }
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan []loadgen.Use, 1)
-	go func() {
-		var u useLog
-		tick := time.NewTicker(useEvery / 4)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				done <- u.pieces
-				return
-			case now := <-tick.C:
-				if f.snapshot().Phase != "measuring" {
-					u.known = false
-					continue
-				}
-				if !u.due(now) {
-					continue
-				}
-				if s, err := source.Sample(ctx); err == nil {
-					u.add(now, s)
-				}
+	var u useLog
+	stop := repeat(ctx, useEvery/4, func(ctx context.Context, now time.Time) {
+		if f.snapshot().Phase != "measuring" {
+			u.known = false
+		} else if u.due(now) {
+			if s, err := source.Sample(ctx); err == nil {
+				u.add(now, s)
 			}
 		}
-	}()
+	})
 	return func() []loadgen.Use {
-		cancel()
-		return <-done
+		stop()
+		return u.pieces
 	}
 }
 

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/measure/loadgen"
@@ -24,10 +24,15 @@ type benchLive struct {
 }
 
 func newBenchLive(w io.Writer, spec loadgen.Spec, quiet bool) *benchLive {
+	return &benchLive{l: newLive(w, quiet), target: spec.Target, sampled: -time.Second}
+}
+
+// newLive is a view on w that shows nothing with quiet.
+func newLive(w io.Writer, quiet bool) *draw.Live {
 	if quiet {
 		w = io.Discard
 	}
-	return &benchLive{l: draw.NewLive(w), target: spec.Target, sampled: -time.Second}
+	return draw.NewLive(w)
 }
 
 // follow shows snapshots until stop is called, which waits for the last one.
@@ -35,21 +40,7 @@ func (v *benchLive) follow(snapshot func() loadgen.Snapshot) (stop func()) {
 	if !v.l.Enabled() {
 		return func() {}
 	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(250 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				v.show(snapshot())
-			}
-		}
-	})
-	return sync.OnceFunc(func() { close(done); wg.Wait() })
+	return repeat(context.Background(), 250*time.Millisecond, func(context.Context, time.Time) { v.show(snapshot()) })
 }
 
 func (v *benchLive) end() { v.l.Clear() }
@@ -81,20 +72,12 @@ func (v *benchLive) lines(s loadgen.Snapshot) []string {
 	lines = append(lines,
 		"  rate      "+rate+fmt.Sprintf(", in flight %d, connections %d", s.InFlight, s.Conns),
 		fmt.Sprintf("  response  P50 %s  P95 %s  P99 %s   service P99 %s   lag P99 %s",
-			known(s.P50), known(s.P95), known(s.P99), known(s.ServiceP99), known(s.LagP99)),
+			secs(s.P50.Seconds()), secs(s.P95.Seconds()), secs(s.P99.Seconds()), secs(s.ServiceP99.Seconds()), secs(s.LagP99.Seconds())),
 		"  errors    "+v.count(s.Errors, draw.Bad)+"   dropped "+v.count(s.Dropped, draw.Warn)+v.breaks(s.Delivery)+v.limited(s))
 	if len(v.rates) > 1 {
 		lines = append(lines, "  "+v.l.Dim("rate ")+draw.Spark(v.rates, sparkColumns)+v.l.Dim("   P99 ")+draw.Spark(v.p99s, sparkColumns))
 	}
 	return lines
-}
-
-// known writes a time, or that there is none yet.
-func known(d time.Duration) string {
-	if d <= 0 {
-		return "–"
-	}
-	return draw.Seconds.Format(d.Seconds())
 }
 
 func (v *benchLive) count(n uint64, s draw.State) string {

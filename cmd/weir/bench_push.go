@@ -56,46 +56,32 @@ func (p *benchPusher) start(ctx context.Context, feed *benchFeed) {
 	if p.url == "" {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	p.stop = func() { cancel(); <-done }
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(pushEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			s := feed.snapshot()
-			if s.Phase == "" {
-				continue // nothing to report yet
-			}
-			began := time.Now()
-			err := p.put(ctx, pushTimeout, liveMetrics{s, p})
-			switch {
-			case err == nil:
-				p.sent++
-			case ctx.Err() != nil:
-				return // the run has ended meanwhile
-			default:
-				p.failed++
-				p.err = err
-			}
-			if n := uint64(time.Since(began) / pushEvery); n > 1 {
-				p.skipped += n - 1 // the ticker keeps one
-			}
+	p.stop = repeat(ctx, pushEvery, func(ctx context.Context, _ time.Time) {
+		s := feed.snapshot()
+		if s.Phase == "" {
+			return // nothing to report yet
 		}
-	}()
+		began := time.Now()
+		err := p.put(ctx, pushTimeout, p.live(&s))
+		switch {
+		case err == nil:
+			p.sent++
+		case ctx.Err() != nil:
+			return // the run has ended meanwhile
+		default:
+			p.failed++
+			p.err = err
+		}
+		if n := uint64(time.Since(began) / pushEvery); n > 1 {
+			p.skipped += n - 1 // the ticker keeps one
+		}
+	})
 }
 
 // end waits for the pusher's goroutine. It may be called again.
 func (p *benchPusher) end() {
 	if p.stop != nil {
 		p.stop()
-		p.stop = nil
 	}
 }
 
@@ -106,7 +92,7 @@ func (p *benchPusher) finish(ctx context.Context, r *loadgen.Result, j runVerdic
 		return ""
 	}
 	p.end()
-	err := p.put(context.WithoutCancel(ctx), finalPushTimeout, benchMetrics{r, j, p})
+	err := p.put(context.WithoutCancel(ctx), finalPushTimeout, p.result(r, j))
 	switch {
 	case err != nil:
 		return fmt.Sprintf("pushgateway: the result was not pushed: %v (of the pushes before, %d worked, %d failed, %d were left out)", err, p.sent, p.failed, p.skipped)
@@ -135,72 +121,27 @@ func (p *benchPusher) put(ctx context.Context, timeout time.Duration, c promethe
 	return nil
 }
 
-// liveMetrics is a snapshot as metrics.
-type liveMetrics struct {
-	s loadgen.Snapshot
-	p *benchPusher
-}
+// A collector is a prometheus.Collector of the values that it passes to gauge. It describes
+// nothing beforehand.
+type collector func(gauge gaugeFunc)
 
-var (
-	benchRunning = prometheus.NewDesc("weir_bench_running", "1 during the run, 0 once it has a result.", []string{"phase"}, nil)
-	benchRates   = prometheus.NewDesc("weir_bench_rate", "Per second, during the run.", []string{"of"}, nil)
-	benchNow     = prometheus.NewDesc("weir_bench_under_way", "Exchanges in flight and open connections, during the run.", []string{"of"}, nil)
-	benchPushes  = prometheus.NewDesc("weir_bench_pushes", "Pushes to this gateway while the run went on, by outcome.", []string{"outcome"}, nil)
-)
+type gaugeFunc func(d *prometheus.Desc, v float64, labels ...string)
 
 // Describe implements prometheus.Collector.
-func (m liveMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{benchRunning, benchRates, benchNow, benchPushes, benchLatency, benchArrivals, benchMessages} {
-		ch <- d
-	}
-}
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (m liveMetrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := gaugeTo(ch)
-	s := &m.s
-	gauge(benchRunning, 1, s.Phase)
-	m.p.collect(ch)
-	for of, v := range map[string]float64{"offered": s.OfferedRate, "sent": s.SentRate, "completed": s.CompletedRate, "errors": s.ErrorRate, "received": s.ReceivedRate} {
-		gauge(benchRates, v, of)
-	}
-	gauge(benchNow, float64(s.InFlight), "exchanges")
-	gauge(benchNow, float64(s.Conns), "connections")
-	gauge(benchArrivals, float64(s.Dropped), "dropped")
-	gauge(benchArrivals, float64(s.Errors), "failed")
-	for _, l := range []struct {
-		of, quantile string
-		v            time.Duration
-	}{{"response", "0.5", s.P50}, {"response", "0.95", s.P95}, {"response", "0.99", s.P99}, {"service", "0.99", s.ServiceP99}, {"lag", "0.99", s.LagP99}} {
-		if l.v > 0 {
-			gauge(benchLatency, l.v.Seconds(), l.of, l.quantile)
-		}
-	}
-	collectDelivery(ch, s.Delivery)
-}
-
-// collect are the counts of pushes; called from the pusher's goroutine, or after it.
-func (p *benchPusher) collect(ch chan<- prometheus.Metric) {
-	gauge := gaugeTo(ch)
-	gauge(benchPushes, float64(p.sent), "ok")
-	gauge(benchPushes, float64(p.failed), "failed")
-	gauge(benchPushes, float64(p.skipped), "skipped")
-}
-
-func gaugeTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v float64, labels ...string) {
-	return func(d *prometheus.Desc, v float64, labels ...string) {
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c(func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-}
-
-// benchMetrics is a result as metrics.
-type benchMetrics struct {
-	r *loadgen.Result
-	j runVerdict
-	p *benchPusher
+	})
 }
 
 var (
+	benchRunning  = prometheus.NewDesc("weir_bench_running", "1 during the run, 0 once it has a result.", []string{"phase"}, nil)
+	benchRates    = prometheus.NewDesc("weir_bench_rate", "Per second, during the run.", []string{"of"}, nil)
+	benchNow      = prometheus.NewDesc("weir_bench_under_way", "Exchanges in flight and open connections, during the run.", []string{"of"}, nil)
+	benchPushes   = prometheus.NewDesc("weir_bench_pushes", "Pushes to this gateway while the run went on, by outcome.", []string{"outcome"}, nil)
 	benchArrivals = prometheus.NewDesc("weir_bench_arrivals", "Exchanges by what became of them.", []string{"fate"}, nil)
 	benchErrors   = prometheus.NewDesc("weir_bench_errors", "Errors by reason.", []string{"reason"}, nil)
 	benchLatency  = prometheus.NewDesc("weir_bench_latency_seconds", "Response counts from the intended instant, service from the real send, lag is the generator's; of the last seconds of the run.", []string{"of", "quantile"}, nil)
@@ -210,44 +151,63 @@ var (
 	benchVerdict  = prometheus.NewDesc("weir_bench_verdict", "1 for the verdict of the run.", []string{"verdict"}, nil)
 )
 
-// Describe implements prometheus.Collector.
-func (m benchMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{benchArrivals, benchErrors, benchLatency, benchMessages, benchSeconds, benchEnd, benchVerdict, benchRunning, benchPushes} {
-		ch <- d
+// live is a snapshot as metrics.
+func (p *benchPusher) live(s *loadgen.Snapshot) collector {
+	return func(gauge gaugeFunc) {
+		gauge(benchRunning, 1, s.Phase)
+		for of, v := range map[string]float64{"offered": s.OfferedRate, "sent": s.SentRate, "completed": s.CompletedRate, "errors": s.ErrorRate, "received": s.ReceivedRate} {
+			gauge(benchRates, v, of)
+		}
+		gauge(benchNow, float64(s.InFlight), "exchanges")
+		gauge(benchNow, float64(s.Conns), "connections")
+		gauge(benchArrivals, float64(s.Dropped), "dropped")
+		gauge(benchArrivals, float64(s.Errors), "failed")
+		for _, l := range []struct {
+			of, quantile string
+			v            time.Duration
+		}{{"response", "0.5", s.P50}, {"response", "0.95", s.P95}, {"response", "0.99", s.P99}, {"service", "0.99", s.ServiceP99}, {"lag", "0.99", s.LagP99}} {
+			if l.v > 0 {
+				gauge(benchLatency, l.v.Seconds(), l.of, l.quantile)
+			}
+		}
+		p.counts(gauge, s.Delivery)
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (m benchMetrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := gaugeTo(ch)
-	w := &m.r.Total
-	gauge(benchRunning, 0, "done")
-	m.p.collect(ch)
-	gauge(benchSeconds, w.Length.Seconds())
-	gauge(benchEnd, float64(m.r.Started.UnixMilli())/1e3)
-	gauge(benchVerdict, 1, string(m.j.Verdict))
-	for fate, n := range map[string]uint64{"offered": w.Offered, "sent": w.Sent, "completed": w.Completed + w.Drained, "dropped": w.Dropped} {
-		gauge(benchArrivals, float64(n), fate)
-	}
-	for reason, n := range w.Errors {
-		gauge(benchErrors, float64(n), reason)
-	}
-	for of, h := range map[string]*hdrhistogram.Histogram{"response": w.Response, "service": w.Service, "lag": w.Lag, "publish": w.Publish, "connect": w.Connect} {
-		if h == nil || h.TotalCount() == 0 {
-			continue
+// result is a result as metrics.
+func (p *benchPusher) result(r *loadgen.Result, j runVerdict) collector {
+	return func(gauge gaugeFunc) {
+		w := &r.Total
+		gauge(benchRunning, 0, "done")
+		gauge(benchSeconds, w.Length.Seconds())
+		gauge(benchEnd, float64(r.Started.UnixMilli())/1e3)
+		gauge(benchVerdict, 1, string(j.Verdict))
+		for fate, n := range map[string]uint64{"offered": w.Offered, "sent": w.Sent, "completed": w.Completed + w.Drained, "dropped": w.Dropped} {
+			gauge(benchArrivals, float64(n), fate)
 		}
-		for q, name := range map[float64]string{50: "0.5", 95: "0.95", 99: "0.99", 99.9: "0.999", 100: "1"} {
-			gauge(benchLatency, float64(h.ValueAtQuantile(q))/1e6, of, name)
+		for reason, n := range w.Errors {
+			gauge(benchErrors, float64(n), reason)
 		}
+		for of, h := range map[string]*hdrhistogram.Histogram{"response": w.Response, "service": w.Service, "lag": w.Lag, "publish": w.Publish, "connect": w.Connect} {
+			if h == nil || h.TotalCount() == 0 {
+				continue
+			}
+			for q, name := range map[float64]string{50: "0.5", 95: "0.95", 99: "0.99", 99.9: "0.999", 100: "1"} {
+				gauge(benchLatency, float64(h.ValueAtQuantile(q))/1e6, of, name)
+			}
+		}
+		p.counts(gauge, w.Delivery)
 	}
-	collectDelivery(ch, w.Delivery)
 }
 
-func collectDelivery(ch chan<- prometheus.Metric, d *loadgen.Delivery) {
+// counts are those of pushes and of messages; called from the pusher's goroutine, or after it.
+func (p *benchPusher) counts(gauge gaugeFunc, d *loadgen.Delivery) {
+	for outcome, n := range map[string]uint64{"ok": p.sent, "failed": p.failed, "skipped": p.skipped} {
+		gauge(benchPushes, float64(n), outcome)
+	}
 	if d == nil {
 		return
 	}
-	gauge := gaugeTo(ch)
 	for fate, n := range map[string]uint64{"published": d.Published, "expected": d.Expected, "received": d.Received, "lost": d.Lost, "repeated": d.Repeated, "reordered": d.Reordered, "late": d.Late} {
 		gauge(benchMessages, float64(n), fate)
 	}

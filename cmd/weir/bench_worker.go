@@ -89,34 +89,17 @@ func benchWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	case <-ctx.Done():
 		return errors.New("bench: the process that started this worker is gone")
 	}
-	stop := sendSnapshots(g, say)
+	// Until the end, also of a run that was interrupted. A parent that is gone ends it by ctx.
+	stop := repeat(context.WithoutCancel(ctx), 250*time.Millisecond, func(context.Context, time.Time) {
+		s := g.Snapshot()
+		_ = say(fromWorker{Snapshot: &s})
+	})
 	r, err := g.Run(ctx)
 	stop()
 	if err != nil {
 		return say(fromWorker{Err: err.Error()})
 	}
 	return say(fromWorker{Result: r})
-}
-
-func sendSnapshots(g *loadgen.Generator, say func(fromWorker) error) (stop func()) {
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(250 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				s := g.Snapshot()
-				if say(fromWorker{Snapshot: &s}) != nil {
-					return // the parent no longer reads
-				}
-			}
-		}
-	})
-	return func() { close(done); wg.Wait() }
 }
 
 // A worker is one process as its parent sees it.
@@ -312,13 +295,9 @@ func together(workers []*worker) loadgen.Snapshot {
 		s.Limited = s.Limited || l.Limited
 		if l.Delivery != nil {
 			if s.Delivery == nil {
-				s.Delivery = &loadgen.Delivery{}
+				s.Delivery = &loadgen.Delivery{Reach: 1}
 			}
-			s.Delivery.Published += l.Delivery.Published
-			s.Delivery.Received += l.Delivery.Received
-			s.Delivery.Lost += l.Delivery.Lost
-			s.Delivery.Repeated += l.Delivery.Repeated
-			s.Delivery.Reordered += l.Delivery.Reordered
+			s.Delivery.Merge(l.Delivery)
 		}
 	}
 	return s

@@ -208,10 +208,7 @@ type kneeLive struct {
 }
 
 func newKneeLive(w io.Writer, target string, quiet bool) *kneeLive {
-	if quiet {
-		w = io.Discard
-	}
-	return &kneeLive{l: draw.NewLive(w), target: target}
+	return &kneeLive{l: newLive(w, quiet), target: target}
 }
 
 func (v *kneeLive) end() { v.l.Clear() }
