@@ -65,14 +65,11 @@ Ctrl+C ends the run early and reports what was measured so far.
   weir bench http://127.0.0.1:8080/ --stages 30s:1000,30s:4000 --json run.json
   weir bench ws://127.0.0.1:9000/echo --kind echo --conns 1000 --rate 2k
   weir bench http://127.0.0.1:8000/sse --adapter weir --conns 1000 --rate 50 -H 'X-API-Key: KEY'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			switch {
-			case f.worker || len(args) == 1:
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.worker {
 				return nil
-			case len(args) == 0:
-				return errors.New("no target")
 			}
-			return fmt.Errorf("%d targets", len(args))
+			return oneTarget(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.stdout, f.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -158,7 +155,7 @@ func (f *benchFlags) run(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	files, err := openOutputs(f.stdout, f.json, f.hdr, f.html)
+	files, err := openOutputs(f.stdout, f.stderr, f.json, f.hdr, f.html)
 	if err != nil {
 		return err
 	}
@@ -222,11 +219,7 @@ func closeGenerator(g *loadgen.Generator) { _ = g.Close() }
 
 // write brings the result to the terminal and to the files requested.
 func (f *benchFlags) write(files *outputs, r *loadgen.Result, j runVerdict) error {
-	text := f.stdout
-	if files.tookStdout {
-		text = f.stderr // standard output carries one of the files
-	}
-	if err := benchText(text, r, j); err != nil {
+	if err := benchText(files.text, r, j); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -264,22 +257,23 @@ func withVerdict(r *loadgen.Result, j runVerdict) (json.RawMessage, error) {
 // outputs are the files that a command writes at its end. They are opened at its
 // beginning: anyone who cannot write must know before ten minutes of measuring.
 type outputs struct {
-	stdout     io.Writer
-	open       map[string]*os.File
-	tookStdout bool
+	stdout io.Writer
+	text   io.Writer // for the terminal: standard error where standard output carries one of the files
+	open   map[string]*os.File
 }
 
-func openOutputs(stdout io.Writer, names ...string) (*outputs, error) {
-	o := &outputs{stdout: stdout, open: make(map[string]*os.File)}
+func openOutputs(stdout, stderr io.Writer, names ...string) (*outputs, error) {
+	o := &outputs{stdout: stdout, text: stdout, open: make(map[string]*os.File)}
+	tookStdout := false
 	for _, name := range names {
 		switch {
 		case name == "":
 			continue
-		case name == "-" && o.tookStdout:
+		case name == "-" && tookStdout:
 			o.close()
 			return nil, usage("send one of them to a file", "two outputs on standard output")
 		case name == "-":
-			o.tookStdout = true
+			tookStdout, o.text = true, stderr
 			continue
 		}
 		if _, twice := o.open[name]; twice {

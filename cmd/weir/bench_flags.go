@@ -80,6 +80,17 @@ func measures(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// oneTarget wants the target as the only argument.
+func oneTarget(_ *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return errors.New("no target")
+	case 1:
+		return nil
+	}
+	return fmt.Errorf("%d targets", len(args))
+}
+
 // A targetFlags is the flags of bench and knee about the target.
 type targetFlags struct {
 	kind, arrival, body string

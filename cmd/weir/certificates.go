@@ -23,16 +23,11 @@ order failed. It exits 1 if a certificate is missing, has expired or its last or
   weir certificates --admin https://gw-1.example:8001 --token "$TOKEN" --json`,
 		Args: cobra.NoArgs,
 	}
-	connect := adminFlags(cmd, adminToken)
 	asJSON := cmd.Flags().Bool("json", false, "print them as JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, _ []string, src *topSource) error {
 		var list []admin.Certificate
-		if err := src.read(cmd.Context(), "/api/certificates", &list); err != nil {
+		err := src.read(cmd.Context(), "/api/certificates", &list)
+		if err != nil {
 			return adminError("certificates", err)
 		}
 		if *asJSON {
@@ -44,8 +39,7 @@ order failed. It exits 1 if a certificate is missing, has expired or its last or
 			return err
 		}
 		return certificateTroubles(list, time.Now())
-	}
-	return cmd
+	})
 }
 
 // certificateTroubles is an error that names the certificates that need attention.

@@ -41,20 +41,13 @@ otherwise clients receive a gap.`,
   weir cluster promote orders`,
 		Args: cobra.ArbitraryArgs,
 	}
-	connect := adminFlags(cmd, adminToken)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, args []string, src *topSource) error {
 		var c admin.Cluster
 		if err := src.post(cmd.Context(), "/api/cluster/promote?"+url.Values{"namespace": args}.Encode(), &c); err != nil {
 			return adminError("cluster promote", err)
 		}
 		return clusterText(cmd.OutOrStdout(), &c)
-	}
-	return cmd
+	})
 }
 
 func newClusterStatus() *cobra.Command {
@@ -73,20 +66,15 @@ A stopped node is not listed: the registry removes it after cluster.lease.`,
   weir cluster status --json | jq '.nodes[] | {name, connections}'`,
 		Args: cobra.NoArgs,
 	}
-	connect := adminFlags(cmd, readToken)
 	expect := cmd.Flags().Int("expect", 0, "expected number of nodes; fewer is an error")
 	asJSON := cmd.Flags().Bool("json", false, "print the answer as JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, readToken, func(cmd *cobra.Command, _ []string, src *topSource) error {
 		if *expect < 0 {
 			return usage("write for example --expect 3", "cluster status: --expect %d is negative", *expect)
 		}
 		var c admin.Cluster
-		if err := src.read(cmd.Context(), "/api/cluster", &c); err != nil {
+		err := src.read(cmd.Context(), "/api/cluster", &c)
+		if err != nil {
 			return adminError("cluster status", err)
 		}
 		if len(c.Nodes) < *expect {
@@ -102,8 +90,7 @@ A stopped node is not listed: the registry removes it after cluster.lease.`,
 			err = errors.New("cluster status: " + legible(strings.Join(c.Problems, "; ")))
 		}
 		return err
-	}
-	return cmd
+	})
 }
 
 // clusterText is the answer for people: a table of nodes and one of logs.

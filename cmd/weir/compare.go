@@ -70,17 +70,13 @@ Exit status: 0 pass, 1 worse, 2 not comparable or wrong usage.`,
 			if err := c.check(); err != nil {
 				return err
 			}
-			files, err := openOutputs(cmd.OutOrStdout(), jsonFile, html)
+			files, err := openOutputs(cmd.OutOrStdout(), cmd.ErrOrStderr(), jsonFile, html)
 			if err != nil {
 				return err
 			}
 			defer files.close()
 			c.measure()
-			text := cmd.OutOrStdout()
-			if files.tookStdout {
-				text = cmd.ErrOrStderr()
-			}
-			err = errors.Join(c.text(text), files.write(html, c.page().HTML), files.write(jsonFile, func(w io.Writer) error {
+			err = errors.Join(c.text(files.text), files.write(html, c.page().HTML), files.write(jsonFile, func(w io.Writer) error {
 				return json.NewEncoder(w).Encode(c.report())
 			}))
 			if err != nil {

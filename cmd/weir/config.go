@@ -44,13 +44,8 @@ a restart, compared with a running node or with another file.`,
   weir config check --config weir.yaml --against http://127.0.0.1:8001`,
 		Args: cobra.NoArgs,
 	}
-	s := addSources(cmd)
 	against := addAgainst(cmd, "`file`, or admin address of a node, to compare with")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		cfg, err := config.Load(src, app.Check)
 		if err != nil {
 			return err
@@ -72,8 +67,7 @@ a restart, compared with a running node or with another file.`,
 			}
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 func newConfigDefault() *cobra.Command {
@@ -100,12 +94,7 @@ every value that is not the default. Secrets are not shown.`,
 		Example: `  WEIR_LOG_LEVEL=debug weir config effective --config weir.yaml`,
 		Args:    cobra.NoArgs,
 	}
-	s := addSources(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		c, origins, err := config.Read(src)
 		if err != nil {
 			return err
@@ -114,8 +103,7 @@ every value that is not the default. Secrets are not shown.`,
 			return err
 		}
 		return c.Locate(origins, c.Validate())
-	}
-	return cmd
+	})
 }
 
 func newConfigDocs() *cobra.Command {

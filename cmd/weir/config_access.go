@@ -31,12 +31,7 @@ caller are omitted.
 		Args: cobra.NoArgs,
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print a JSON array with the verdict for each kind of caller")
-	s := addSources(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		cfg, err := config.Load(src)
 		if err != nil {
 			return err
@@ -46,6 +41,5 @@ caller are omitted.
 			return printJSON(cmd.OutOrStdout(), rows)
 		}
 		return access.Write(cmd.OutOrStdout(), rows)
-	}
-	return cmd
+	})
 }

@@ -18,17 +18,11 @@ the same numbers. The rules for the defaults are in deploy/prometheus/weir.rules
   promtool check rules weir.rules.yaml`,
 		Args: cobra.NoArgs,
 	}
-	s := addSources(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		cfg, err := config.Load(src)
 		if err != nil {
 			return err
 		}
 		return monitor.Rules(cmd.OutOrStdout(), cfg.Governor.Thresholds, "Printed by: weir config alerts")
-	}
-	return cmd
+	})
 }

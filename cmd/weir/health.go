@@ -28,15 +28,10 @@ scripts; it needs no token.`,
   weir health --ready --admin-listen 127.0.0.1:8001`,
 		Args: cobra.NoArgs,
 	}
-	s := addSources(cmd)
 	ready := cmd.Flags().Bool("ready", false, "check that it is ready for clients")
 	timeout := durationFlag(2 * time.Second)
 	cmd.Flags().Var(&timeout, "timeout", "how long to wait for the answer")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		if timeout <= 0 {
 			return usage("write for example --timeout 2s", "health: invalid --timeout %v: want more than 0", &timeout)
 		}
@@ -56,8 +51,7 @@ scripts; it needs no token.`,
 		}
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), "ok")
 		return err
-	}
-	return cmd
+	})
 }
 
 // checkHealth requests path of the admin listener at listen; nil means that it answered 200.

@@ -58,15 +58,7 @@ Ctrl+C ends the search early and reports what was found so far.
   weir knee http://127.0.0.1:8080/ --slo 10ms --expect 2k --runtime pid:4711 --json knee.json
   weir knee http://127.0.0.1:8080/ --slo 50ms --clients 5k --per-client 12/m --price 40
   weir knee ws://127.0.0.1:9000/echo --kind echo --conns 1000 --quick`,
-		Args: func(_ *cobra.Command, args []string) error {
-			switch len(args) {
-			case 0:
-				return errors.New("no target")
-			case 1:
-				return nil
-			}
-			return fmt.Errorf("%d targets", len(args))
-		},
+		Args: oneTarget,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.stdout, f.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return f.run(cmd.Context(), args[0])
@@ -202,7 +194,7 @@ func (f *kneeFlags) run(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	files, err := openOutputs(f.stdout, f.json, f.html)
+	files, err := openOutputs(f.stdout, f.stderr, f.json, f.html)
 	if err != nil {
 		return err
 	}
@@ -250,11 +242,7 @@ type search struct {
 }
 
 func (f *kneeFlags) write(files *outputs, s search) error {
-	text := f.stdout
-	if files.tookStdout {
-		text = f.stderr
-	}
-	if err := kneeText(text, s); err != nil {
+	if err := kneeText(files.text, s); err != nil {
 		return err
 	}
 	err := errors.Join(

@@ -34,7 +34,6 @@ It uses the admin listener of one node. It is an error if the other nodes could 
   weir revoke subject alice --undo`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	connect := adminFlags(cmd, adminToken)
 	fs := cmd.Flags()
 	lasts := durationFlag(24 * time.Hour)
 	fs.Var(&lasts, "for", "how long it lasts, at most 366d")
@@ -43,15 +42,13 @@ It uses the admin listener of one node. It is an error if the other nodes could 
 	undo := fs.Bool("undo", false, "end the revocation: a token that has not expired is accepted again")
 	list := fs.Bool("list", false, "print what is revoked")
 	asJSON := fs.Bool("json", false, "print JSON, as the admin API answers")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
 		if *list == (len(args) > 0) || !*list && (len(args) != 2 || args[0] != auth.RevokedSubject && args[0] != auth.RevokedToken) {
 			return usage("write for example: weir revoke subject alice", "revoke: want subject or token, and a name; or --list")
 		}
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+		return nil
+	}
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, args []string, src *topSource) error {
 		out := cmd.OutOrStdout()
 		if *list {
 			return listRevocations(cmd, src, out, *asJSON)
@@ -61,7 +58,7 @@ It uses the admin listener of one node. It is an error if the other nodes could 
 			if err := src.send(cmd.Context(), http.MethodDelete, path, nil); err != nil {
 				return adminError("revoke", err)
 			}
-			_, err = fmt.Fprintf(out, "%s %s: not revoked any more\n", args[0], legible(args[1]))
+			_, err := fmt.Fprintf(out, "%s %s: not revoked any more\n", args[0], legible(args[1]))
 			return err
 		}
 		var r auth.Revocation
@@ -72,10 +69,9 @@ It uses the admin listener of one node. It is an error if the other nodes could 
 		if *asJSON {
 			return json.NewEncoder(out).Encode(r)
 		}
-		_, err = fmt.Fprintf(out, "%s %s: revoked until %s\n", r.Kind, legible(r.Name), r.Until.Format(time.RFC3339))
+		_, err := fmt.Fprintf(out, "%s %s: revoked until %s\n", r.Kind, legible(r.Name), r.Until.Format(time.RFC3339))
 		return err
-	}
-	return cmd
+	})
 }
 
 func listRevocations(cmd *cobra.Command, src *topSource, out io.Writer, asJSON bool) error {

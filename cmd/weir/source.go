@@ -45,19 +45,22 @@ const (
 	readToken  = "admin `token`, or one that only reads (env WEIR_ADMIN_TOKEN)"
 )
 
-// adminFlags adds the flags that find the admin listener, and returns how to use them.
-func adminFlags(cmd *cobra.Command, token string) func() (*topSource, error) {
+// onAdmin makes run what cmd does with the admin listener, which flags of their own find.
+func onAdmin(cmd *cobra.Command, token string, run func(cmd *cobra.Command, args []string, src *topSource) error) *cobra.Command {
 	fs := cmd.Flags()
 	fs.String("admin", defaultAdmin, "the admin listener's `address` (env WEIR_ADMIN)")
 	fs.String("token", "", token)
-	return func() (*topSource, error) {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
 		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
-			return nil, usage("write it as "+defaultAdmin, "%s: invalid --admin %q: want an http address", name, base)
+			return usage("write it as "+defaultAdmin, "%s: invalid --admin %q: want an http address", name, base)
 		}
-		return newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN")), nil
+		src := newTopSource(strings.TrimRight(base, "/"), flagOrEnv(fs, "token", "WEIR_ADMIN_TOKEN"))
+		defer src.close()
+		return run(cmd, args, src)
 	}
+	return cmd
 }
 
 func newSourceList() *cobra.Command {
@@ -70,14 +73,8 @@ paused, blocked), how many messages are queued in it, and how many were publishe
   weir source list --json`,
 		Args: cobra.NoArgs,
 	}
-	connect := adminFlags(cmd, adminToken)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON, as GET /api/sources answers")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, _ []string, src *topSource) error {
 		var list admin.SourceList
 		if err := src.read(cmd.Context(), "/api/sources", &list); err != nil {
 			return adminError("source", err)
@@ -86,8 +83,7 @@ paused, blocked), how many messages are queued in it, and how many were publishe
 			return printJSON(cmd.OutOrStdout(), list)
 		}
 		return sourceTable(cmd.OutOrStdout(), list.Sources)
-	}
-	return cmd
+	})
 }
 
 // sourceTable prints the sources for people.
@@ -128,21 +124,14 @@ restarts follows sources[].paused of its configuration.`,
 		Example: "  weir source " + action + " orders",
 		Args:    cobra.ExactArgs(1),
 	}
-	connect := adminFlags(cmd, adminToken)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, args []string, src *topSource) error {
 		var s ingest.State
 		if err := src.post(cmd.Context(), "/api/sources/"+url.PathEscape(args[0])+"/"+action, &s); err != nil {
 			return adminError("source", err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %sd\n", legible(s.Name), action)
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %sd\n", legible(s.Name), action)
 		return err
-	}
-	return cmd
+	})
 }
 
 func newSourceSQL() *cobra.Command {

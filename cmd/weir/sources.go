@@ -39,6 +39,19 @@ func addSources(cmd *cobra.Command) *sourceFlags {
 	return s
 }
 
+// onSources makes run what cmd does with the sources of the configuration, which flags of their own name.
+func onSources(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, src config.Sources) error) *cobra.Command {
+	s := addSources(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		src, err := s.sources(cmd.Flags())
+		if err != nil {
+			return err
+		}
+		return run(cmd, args, src)
+	}
+	return cmd
+}
+
 // sources returns what to read: --config or WEIR_CONFIG, the environment, the
 // flags that were given.
 func (s *sourceFlags) sources(fs *pflag.FlagSet) (config.Sources, error) {

@@ -30,7 +30,6 @@ one or more of any bytes.`,
   weir token --private-key ed25519.pem --kid 2026 --subscribe news`,
 		Args: cobra.NoArgs,
 	}
-	s := addSources(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&claims.Subject, "sub", "", "`subject` of the token")
 	fs.StringSliceVar(&claims.Subscribe, "subscribe", nil, "channel `patterns` it may subscribe to, repeatable")
@@ -40,7 +39,7 @@ one or more of any bytes.`,
 	fs.BoolVar(&claims.NoExpiry, "no-expiry", false, "never expires; the server must have auth.require_expiry: false")
 	fs.StringVar(&keyFile, "private-key", "", "PEM `file` of the key to sign with (default: auth.hmac_secret)")
 	fs.StringVar(&claims.KeyID, "kid", "", "key `id` in the token's header")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if len(claims.Subscribe) == 0 && len(claims.Publish) == 0 {
 			return usage("add --subscribe PATTERN or --publish PATTERN", "token: it would grant nothing")
 		}
@@ -49,10 +48,9 @@ one or more of any bytes.`,
 		} else if claims.TTL <= 0 {
 			return usage("write for example --ttl 15m", "token: invalid --ttl %v: want more than 0", claims.TTL)
 		}
-		src, err := s.sources(cmd.Flags())
-		if err != nil {
-			return err
-		}
+		return nil
+	}
+	return onSources(cmd, func(cmd *cobra.Command, _ []string, src config.Sources) error {
 		c, _, err := config.Read(src)
 		if err != nil {
 			return err
@@ -68,6 +66,5 @@ one or more of any bytes.`,
 		}
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 		return err
-	}
-	return cmd
+	})
 }

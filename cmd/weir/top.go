@@ -45,24 +45,17 @@ If standard output is not a terminal, it prints a frame every --interval.`,
 		Args: cobra.NoArgs,
 	}
 	fs := cmd.Flags()
-	connect := adminFlags(cmd, readToken)
 	fs.DurationVar(&f.interval, "interval", time.Second, "`time` between frames, at least 250ms")
 	fs.StringVar(&f.view, "view", "overview", "`VIEW`: "+strings.Join(topViews, ", "))
 	fs.StringVar(&f.sort, "sort", "lag", "`COLUMN` to sort consumers by: "+strings.Join(topSorts, ", "))
 	fs.BoolVar(&f.once, "once", false, "print one frame and end")
 	fs.BoolVar(&f.json, "json", false, "print snapshots as JSON, each on a line")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, readToken, func(cmd *cobra.Command, _ []string, src *topSource) error {
 		if err := f.check(); err != nil {
 			return err
 		}
 		return f.run(cmd.Context(), src, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
-	return cmd
+	})
 }
 
 // check reports what is wrong with the flags before anything is asked.

@@ -31,14 +31,8 @@ the server does the same; the outcome is logged.`,
   weir upgrade --admin https://gw-1.example:8001 --token "$TOKEN"`,
 		Args: cobra.NoArgs,
 	}
-	connect := adminFlags(cmd, adminToken)
 	asJSON := cmd.Flags().Bool("json", false, "print the result as JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src, err := connect()
-		if err != nil {
-			return err
-		}
-		defer src.close()
+	return onAdmin(cmd, adminToken, func(cmd *cobra.Command, _ []string, src *topSource) error {
 		u, err := runUpgrade(cmd.Context(), src, cmd.ErrOrStderr())
 		if err != nil {
 			return adminError("upgrade", err)
@@ -59,35 +53,19 @@ the server does the same; the outcome is logged.`,
 			fmt.Fprint(cmd.OutOrStdout(), upgradeText(u))
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 // runUpgrade starts an upgrade, says on progress which step it is at, and returns its result.
 func runUpgrade(ctx context.Context, src *topSource, progress io.Writer) (u admin.Upgrade, err error) {
-	steps, stop := context.WithCancel(ctx)
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		last := ""
-		for tick := time.NewTicker(50 * time.Millisecond); ; {
-			select {
-			case <-steps.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-			}
-			var s admin.Upgrade
-			if err := src.read(steps, "/api/upgrade", &s); err == nil && s.Step != last && s.Step != "" && s.Error == "" && s.Step != "done" {
-				last = s.Step
-				fmt.Fprintln(progress, "weir: "+legible(s.Step))
-			}
+	last := ""
+	defer repeat(ctx, 50*time.Millisecond, func(ctx context.Context, _ time.Time) {
+		var s admin.Upgrade
+		if err := src.read(ctx, "/api/upgrade", &s); err == nil && s.Step != last && s.Step != "" && s.Error == "" && s.Step != "done" {
+			last = s.Step
+			fmt.Fprintln(progress, "weir: "+legible(s.Step))
 		}
-	}()
-	defer func() {
-		stop()
-		<-reported
-	}()
+	})()
 	client := &http.Client{Transport: &http.Transport{Proxy: nil, ResponseHeaderTimeout: 2 * time.Minute}}
 	defer client.CloseIdleConnections()
 	r, err := src.do(ctx, client, http.MethodPost, "/api/upgrade")
