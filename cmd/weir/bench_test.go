@@ -375,3 +375,18 @@ func FuzzThresholds(f *testing.F) {
 		}
 	})
 }
+
+func TestSnapshotsOfWorkersAddUp(t *testing.T) {
+	w := func(conns int, p99 time.Duration) *worker {
+		return &worker{known: true, last: loadgen.Snapshot{
+			Phase: "measuring", Conns: conns, P99: p99, Delivery: &loadgen.Delivery{Published: 1, Expected: 10, Received: 8, Late: 2, Reach: 0.5},
+		}}
+	}
+	s := together([]*worker{w(3, time.Second), w(4, time.Millisecond), {}})
+	if s.Conns != 7 || s.P99 != time.Second || s.Delivery == nil {
+		t.Fatalf("%+v", s)
+	}
+	if d := s.Delivery; d.Published != 2 || d.Expected != 20 || d.Received != 16 || d.Late != 4 || d.Reach != 0.5 {
+		t.Errorf("%+v", d)
+	}
+}

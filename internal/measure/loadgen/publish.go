@@ -92,7 +92,7 @@ func (g *traffic) preparePublish(channel int) *prepared {
 }
 
 // acknowledged counts a publish that the server took.
-func (s *shard) acknowledged(ex exchange, _ int64) {
+func (s *shard) acknowledged(ex exchange) {
 	if ex.intended < s.since {
 		return
 	}

@@ -506,9 +506,8 @@ func (s *session) settle() {
 	s.eachStream(func(h *stream) { h.settle() })
 }
 
-// collect adds what all shards have counted to p, which may be nil, and returns
-// the sum of just that.
-func (g *Generator) collect(p *piece) *piece {
+// collect adds what all shards have counted to p.
+func (g *Generator) collect(p *piece) {
 	now := &piece{delivery: Delivery{Reach: 1}}
 	for i, sh := range g.shards {
 		var old *piece
@@ -521,10 +520,7 @@ func (g *Generator) collect(p *piece) *piece {
 		g.spare[i] = old
 	}
 	g.view.saw(now)
-	if p != nil {
-		p.add(now)
-	}
-	return now
+	p.add(now)
 }
 
 // A keeper keeps the windows of a result within bounds.

@@ -234,7 +234,7 @@ func (s *shard) abandon() {
 func (s *shard) complete(ex exchange, now int64) {
 	s.end(now)
 	if s.g.spec.Kind == PubSub {
-		s.acknowledged(ex, now)
+		s.acknowledged(ex)
 	}
 	s.sum.completed++
 	s.g.quota.end()

@@ -92,7 +92,7 @@ func (c *canvas) swatch(x, y float64, k key) {
 	switch k.kind {
 	case Points:
 		c.line(x+8, y-6, x+8, y+6, "i")
-		c.dot(x+8, y, 3.6, "d", "")
+		c.dot(x+8, y, 3.6, "")
 	case Histogram:
 		c.rect(x, y-5, 16, 10, "f", "", "")
 	default:

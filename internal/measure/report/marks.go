@@ -90,7 +90,7 @@ func (c *canvas) polyline(f frame, s Series) {
 		}
 		if len(run) == 1 {
 			alone++
-			c.dot(f.x.at(run[0].X), f.y.at(run[0].Y), 3, "d", pointTitle(f, s.Name, run[0]))
+			c.dot(f.x.at(run[0].X), f.y.at(run[0].Y), 3, pointTitle(f, s.Name, run[0]))
 		}
 	})
 	c.path(d.b.String(), lineClass(s))
@@ -102,7 +102,7 @@ func (c *canvas) polyline(f frame, s Series) {
 			return
 		}
 		for _, p := range run {
-			c.dot(f.x.at(p.X), f.y.at(p.Y), 2.6, "d", pointTitle(f, s.Name, p))
+			c.dot(f.x.at(p.X), f.y.at(p.Y), 2.6, pointTitle(f, s.Name, p))
 		}
 	})
 }
@@ -202,7 +202,7 @@ func (c *canvas) points(f frame, pts []Point) {
 			c.raw(`<g class="` + string(p.State.known()) + `">`)
 		}
 		c.whiskers(f, p)
-		c.dot(f.x.at(p.X), f.y.at(p.Y), 3.8, "d", pointTitle(f, "", p))
+		c.dot(f.x.at(p.X), f.y.at(p.Y), 3.8, pointTitle(f, "", p))
 		if p.State != "" {
 			c.raw("</g>\n")
 		}

@@ -171,9 +171,8 @@ func (c *svg) rect(x, y, w, h float64, class, attrs, title string) {
 	c.end("rect", title)
 }
 
-func (c *svg) dot(x, y, r float64, class, title string) {
-	c.raw(`<circle cx="` + num(x) + `" cy="` + num(y) + `" r="` + num(r) + `"`)
-	c.class(class)
+func (c *svg) dot(x, y, r float64, title string) {
+	c.raw(`<circle cx="` + num(x) + `" cy="` + num(y) + `" r="` + num(r) + `" class="d"`)
 	c.end("circle", title)
 }
 
