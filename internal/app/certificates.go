@@ -50,7 +50,7 @@ func (m *certificates) build(a *App) (err error) {
 		Head:   http1.Limits{MaxLine: d.MaxLine, MaxHead: d.MaxHead, MaxFields: d.MaxFields},
 		Prefix: acme.HTTPPath, Port: func() uint16 { return a.Addr().Port() },
 		Answer: m.manager.KeyAuthorization, Find: m.manager.FindKeyAuthorization,
-	}, a.log)
+	})
 	return nil
 }
 

@@ -159,13 +159,6 @@ func New(namespace func(channel string) (*hub.Namespace, error), cfg Config) *Mo
 // Replace makes m decide as other does.
 func (m *Model) Replace(other *Model) { m.rules.Store(other.rules.Load()) }
 
-// Clone returns a Model that decides as m does now.
-func (m *Model) Clone() *Model {
-	c := &Model{}
-	c.Replace(m)
-	return c
-}
-
 // Decide returns what c may do with channel. A channel of an unknown namespace is
 // refused.
 func (m *Model) Decide(by Protocol, op Op, channel string, c Caller) Verdict {

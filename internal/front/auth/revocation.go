@@ -264,9 +264,6 @@ func (v *Revocations) ShareWith(a *Authenticator) { a.revoked = v }
 // Revoked returns what a refuses besides.
 func (a *ruleSet) Revoked() *Revocations { return a.revoked }
 
-// Token returns what distinguishes the token of id.
-func (i *Identity) Token() TokenID { return i.token }
-
 // Refuse returns ErrRevoked if id is revoked now, whatever gave it, and counts that.
 func (v *Revocations) Refuse(id *Identity) error {
 	if v.RevokesIdentity(id, time.Now()) {

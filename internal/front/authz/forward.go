@@ -415,7 +415,6 @@ type Stats struct {
 	Shared                        uint64 // requests that waited for another's subrequest
 	WaitSeconds                   float64
 	Pending                       int64
-	Cached                        int // decisions in the cache
 }
 
 // Stats may be called from any goroutine.
@@ -423,6 +422,6 @@ func (f *Forward) Stats() Stats {
 	return Stats{
 		Admitted: f.admitted.Load(), Refused: f.refused.Load(), CachedAdmitted: f.cachedAdmitted.Load(), CachedRefused: f.cachedRefused.Load(),
 		Failed: f.failed.Load(), Overloaded: f.overloaded.Load(), Shared: f.shared.Load(), WaitSeconds: time.Duration(f.wait.Load()).Seconds(),
-		Pending: f.pending.Load(), Cached: f.cache.Len(),
+		Pending: f.pending.Load(),
 	}
 }

@@ -10,7 +10,6 @@ type Stats struct {
 	Dropped uint64 // disconnect events at queue
 	Pending int64  // calls under way
 	Queued  int    // disconnect events that wait
-	Cached  int    // verdicts in the cache
 	Seconds metrics.Counts
 }
 
@@ -21,7 +20,7 @@ func (x *Extensions) Stats() map[string]Stats {
 		return all
 	}
 	for _, e := range x.set.Load().all() {
-		s := Stats{Events: map[string]map[string]uint64{}, Dropped: e.dropped.Load(), Pending: e.pending.Load(), Queued: len(e.queue), Cached: e.cache.Len()}
+		s := Stats{Events: map[string]map[string]uint64{}, Dropped: e.dropped.Load(), Pending: e.pending.Load(), Queued: len(e.queue)}
 		for _, name := range e.cfg.Events {
 			for k := range kinds {
 				if k == 0 || names[k] != name {

@@ -5,7 +5,6 @@ package redirect
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -37,32 +36,20 @@ type Config struct {
 type Server struct {
 	// Fixed at New.
 	cfg Config
-	log *slog.Logger
 
 	// Any goroutine.
 	ctx      context.Context
 	cancel   context.CancelFunc
 	finding  sync.WaitGroup
 	searches atomic.Int64
-	counters
-}
-
-type counters struct{ answered, unknown, redirected, bad atomic.Uint64 }
-
-// Stats are counters since New.
-type Stats struct {
-	Answered   uint64 // challenges
-	Unknown    uint64 // requests for challenges that are not pending
-	Redirected uint64
-	Bad        uint64 // requests that are not valid HTTP/1.1
 }
 
 // maxSearches bounds the requests that wait for Find; others are answered as unknown.
 const maxSearches = 64
 
 // New returns a Server.
-func New(cfg Config, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, log: log}
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -71,11 +58,6 @@ func New(cfg Config, log *slog.Logger) *Server {
 func (s *Server) Accept(c *eventloop.Conn) eventloop.Handler {
 	c.SetTimer(int64(s.cfg.HeadTimeout))
 	return &conn{s: s}
-}
-
-// Stats may be called from any goroutine.
-func (s *Server) Stats() Stats {
-	return Stats{Answered: s.answered.Load(), Unknown: s.unknown.Load(), Redirected: s.redirected.Load(), Bad: s.bad.Load()}
 }
 
 // Close waits for searches under way. The loops must have ended.
@@ -128,7 +110,6 @@ func (h *conn) one(c *eventloop.Conn, b []byte) int {
 	var req http1.Request
 	n, err := http1.ParseRequest(&req, b, h.s.cfg.Head)
 	if err != nil {
-		h.s.bad.Add(1)
 		h.head = false
 		h.answer(c, http.StatusBadRequest, "", "bad request\n", false)
 		return len(b)
@@ -187,11 +168,9 @@ func (h *conn) serve(c *eventloop.Conn, req *http1.Request) {
 
 func (h *conn) challenge(c *eventloop.Conn, answer string, ok, keepAlive bool) {
 	if !ok {
-		h.s.unknown.Add(1)
 		h.answer(c, http.StatusNotFound, "", "no such challenge\n", keepAlive)
 		return
 	}
-	h.s.answered.Add(1)
 	h.answer(c, http.StatusOK, "", answer, keepAlive)
 }
 
@@ -199,7 +178,6 @@ func (h *conn) challenge(c *eventloop.Conn, answer string, ok, keepAlive bool) {
 func (h *conn) redirect(c *eventloop.Conn, req *http1.Request, keepAlive bool) {
 	host := hostname(req.Host)
 	if host == "" || req.Path[0] != '/' {
-		h.s.bad.Add(1)
 		h.answer(c, http.StatusBadRequest, "", "bad request: want a Host field and a path\n", false)
 		return
 	}
@@ -211,7 +189,6 @@ func (h *conn) redirect(c *eventloop.Conn, req *http1.Request, keepAlive bool) {
 	if req.Query != nil {
 		b = append(append(b, '?'), req.Query...)
 	}
-	h.s.redirected.Add(1)
 	h.answer(c, http.StatusPermanentRedirect, string(append(b, "\r\n"...)), "", keepAlive)
 }
 

@@ -267,7 +267,6 @@ func (x *subscription) state(at, bounds hub.Positions) (takeover.State, bool) {
 func (s *session) Moved() {
 	srv := s.srv()
 	s.flags |= ended
-	srv.counters.clients.Add(-1)
 	srv.registry.remove(s)
 	srv.emulated.remove(s)
 	srv.moved.remove(s)
@@ -462,7 +461,6 @@ func (a *arrival) authorize(s *Server) error {
 func (a *arrival) open(srv *Server, t socket.Transport) socket.Session {
 	s := &session{t: t, account: &a.account, flags: a.flags}
 	k := s.kind()
-	srv.counters.clients.Add(1)
 	srv.registry.add(s, 0)
 	srv.moved.add(s)
 	if !k.socket && !k.uni {

@@ -201,7 +201,7 @@ func (s *Server) node() string {
 
 // counters are what a Server has done.
 type counters struct {
-	clients, subscriptions  atomic.Int64
+	subscriptions           atomic.Int64
 	commands                [32]atomic.Uint64 // by kind
 	failed                  atomic.Uint64
 	recovered, unrecovered  atomic.Uint64
@@ -219,8 +219,6 @@ func (c *counters) disconnected(d protocol.Disconnection) {
 
 // Stats are counters since New and gauges.
 type Stats struct {
-	Clients       int64  // open connections
-	Subscriptions int64  // of them
 	Commands      uint64 // that clients sent
 	Failed        uint64 // of these, those answered with an error
 	Recovered     uint64 // subscriptions that recovered
@@ -239,7 +237,7 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	c := &s.counters
 	st := Stats{
-		Clients: c.clients.Load(), Subscriptions: c.subscriptions.Load(), Failed: c.failed.Load(),
+		Failed:    c.failed.Load(),
 		Recovered: c.recovered.Load(), Unrecovered: c.unrecovered.Load(), Insufficient: c.insufficient.Load(),
 		Disconnects: c.disconnects.Load(), Slow: c.slow.Load(), BackendErrors: c.backendErrors.Load(),
 		EventsLost: s.events.lost.Load(), APICalls: c.apiCalls.Load(),

@@ -109,7 +109,6 @@ func (k *kind) begin(t socket.Transport, headers map[string]string, pings time.D
 	if len(headers) > 0 {
 		c.ensureExtras().headers = headers
 	}
-	k.srv.counters.clients.Add(1)
 	t.SetTimer(time.Duration(k.srv.conf().cfg.StaleTimeout))
 	return c
 }
@@ -308,7 +307,6 @@ func (s *session) Closed() {
 		s.flags |= ended
 		s.ensureExtras().end = protocol.DisconnectedNormal
 	}
-	srv.counters.clients.Add(-1)
 	if s.flags&registered != 0 {
 		srv.registry.remove(s)
 	}

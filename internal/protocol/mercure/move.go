@@ -90,10 +90,7 @@ func (s *Server) ReadState(state takeover.State) (*socket.Subscription, error) {
 		tr = s.directory.track(o, name)
 	}
 	sub := s.subscription(o, tr)
-	sub.Began = func() {
-		s.counts.subscribers.Add(1)
-		tr.arrive()
-	}
+	sub.Began = tr.arrive
 	return sub, nil
 }
 

@@ -66,30 +66,28 @@ type Server struct {
 }
 
 type counters struct {
-	subscribers                                                          atomic.Int64
 	subscribed, resumed, unknown, denied, published, refused, eventsLost atomic.Uint64
 	unlisted                                                             atomic.Uint64
 }
 
 // Stats are counters since New and gauges.
 type Stats struct {
-	Subscribers int64  // streams that stand
-	Subscribed  uint64 // streams that began
-	Resumed     uint64 // of those, the ones that resumed from an id
-	UnknownIDs  uint64 // ids to resume from that are not in the log
-	Denied      uint64 // requests refused for their token, or for want of one
-	Published   uint64 // updates that were stored
-	Refused     uint64 // updates that were not
-	EventsLost  uint64 // subscription events that could not be published
-	Unlisted    uint64 // subscriptions that presence did not take
-	Patterns    int64  // bytes that compiled patterns take, about
+	Subscribed uint64 // streams that began
+	Resumed    uint64 // of those, the ones that resumed from an id
+	UnknownIDs uint64 // ids to resume from that are not in the log
+	Denied     uint64 // requests refused for their token, or for want of one
+	Published  uint64 // updates that were stored
+	Refused    uint64 // updates that were not
+	EventsLost uint64 // subscription events that could not be published
+	Unlisted   uint64 // subscriptions that presence did not take
+	Patterns   int64  // bytes that compiled patterns take, about
 }
 
 // Stats returns the totals so far.
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	return Stats{
-		Subscribers: c.subscribers.Load(), Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
+		Subscribed: c.subscribed.Load(), Resumed: c.resumed.Load(),
 		UnknownIDs: c.unknown.Load(), Denied: c.denied.Load(), Published: c.published.Load(),
 		Refused: c.refused.Load(), EventsLost: c.eventsLost.Load(), Unlisted: c.unlisted.Load(), Patterns: s.tokens.selectors.used.Load(),
 	}

@@ -181,7 +181,6 @@ func (s *Server) open(r socket.Request, o *opening) {
 	sub.Fields = o.from.fields(o.ask.Dialect)
 	sub.Life = s.conf().life()
 	sub.Began = func() {
-		s.counts.subscribers.Add(1)
 		s.counts.subscribed.Add(1)
 		if o.ask.Resumes {
 			s.counts.resumed.Add(1)
@@ -202,14 +201,8 @@ func (s *Server) subscription(o *opening, tr *tracked) *socket.Subscription {
 		Heartbeat:   time.Duration(s.conf().cfg.Heartbeat),
 		Review:      o.grant.review(s),
 		AppendState: func(dst takeover.State) (takeover.State, bool) { return o.appendState(s, dst, tr) },
-		Moved: func() {
-			s.counts.subscribers.Add(-1)
-			tr.depart()
-		},
-		Ended: func() {
-			s.counts.subscribers.Add(-1)
-			tr.end()
-		},
+		Moved:       tr.depart,
+		Ended:       tr.end,
 	}
 }
 

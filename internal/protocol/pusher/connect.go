@@ -97,7 +97,6 @@ func (a *app) allows(origin string) bool {
 func (c *session) open(activity time.Duration) {
 	s := c.s
 	c.id = newSocketID()
-	s.counts.connections.Add(1)
 	s.counts.connected.Add(1)
 	s.deps.Presence.Add(c.app.crowd, presence.Pusher, 1)
 	c.opened = c.t.Now()

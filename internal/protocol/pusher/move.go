@@ -162,7 +162,6 @@ func (c *session) Moved() {
 		c.out.queue.Forget(&c.s.lag)
 	}
 	p.Move(c.app.crowd, presence.Pusher, -1)
-	c.s.counts.connections.Add(-1)
 }
 
 // An arrival is a client of another process.
@@ -271,7 +270,6 @@ func (a *arrival) open(s *Server, t socket.Transport) socket.Session {
 	if a.pinged > 0 {
 		c.pinged = now - (a.pinged - 1)
 	}
-	s.counts.connections.Add(1)
 	p := s.deps.Presence
 	p.Move(c.app.crowd, presence.Pusher, 1)
 	c.events = bucket{float64(s.conf().cfg.ClientEventRate), now}

@@ -67,7 +67,6 @@ type Server struct {
 
 // counters are the totals of Stats.
 type counters struct {
-	connections                                  atomic.Int64
 	connected, rejected, slow, unanswered        atomic.Uint64
 	flooded                                      atomic.Uint64
 	subscribed, denied, clientEvents, limited    atomic.Uint64
@@ -77,7 +76,6 @@ type counters struct {
 
 // Stats are counters since New and gauges.
 type Stats struct {
-	Connections     int64  // connections that stand
 	Connected       uint64 // connections that were greeted
 	Rejected        uint64 // connections closed instead, with a code
 	Slow            uint64 // connections closed because their client read too slowly
@@ -104,7 +102,7 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	return Stats{
-		Connections: c.connections.Load(), Connected: c.connected.Load(), Rejected: c.rejected.Load(),
+		Connected: c.connected.Load(), Rejected: c.rejected.Load(),
 		Slow: c.slow.Load(), Flooded: c.flooded.Load(), Unanswered: c.unanswered.Load(), Subscribed: c.subscribed.Load(), Denied: c.denied.Load(),
 		ClientEvents: c.clientEvents.Load(), Limited: c.limited.Load(), Triggers: c.triggers.Load(), Refused: c.refused.Load(),
 		Terminated: c.terminated.Load(), NoticesLost: c.noticesLost.Load(),

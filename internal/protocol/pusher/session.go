@@ -175,7 +175,6 @@ func (c *session) Closed() {
 		c.out.queue.Forget(&c.s.lag)
 	}
 	c.s.deps.Presence.Add(c.app.crowd, presence.Pusher, -1)
-	c.s.counts.connections.Add(-1)
 }
 
 // close reports why, as an event and as a close frame, and ends the connection.

@@ -167,9 +167,7 @@ func (e *entry) look(now time.Time) {
 		e.empty = now
 	}
 	if e.tape != nil && !e.empty.IsZero() && now.Sub(e.empty) >= max(0, time.Duration(t.cfg.Outlive)) {
-		if t.abort(statusClientGone, "abandoned", "no client followed the answer any more") {
-			e.r.expired.Add(1)
-		}
+		t.abort(statusClientGone, "abandoned", "no client followed the answer any more")
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 type counters struct {
-	startedCount, attached, whole, passed, expired, refused, tooMany, tooLong, lost, events atomic.Uint64
+	startedCount, attached, whole, passed, refused, lost, events atomic.Uint64
 
 	brokenMu sync.Mutex // guards broken
 	broken   map[string]uint64
@@ -30,17 +30,14 @@ type Stats struct {
 	Broken   map[string]uint64 // of others, by cause
 	Lost     uint64            // recordings of gateways that died, which were ended here
 	Passed   uint64            // replies that were no event streams
-	Expired  uint64            // recordings ended because no client followed them
 	Refused  uint64            // requests refused because too much is recorded
-	TooMany  uint64            // recordings ended at max_events
-	TooLong  uint64            // recordings ended at max_bytes
 	Events   uint64            // events stored
 }
 
 // Stats may be called from any goroutine.
 func (r *Recorder) Stats() Stats {
 	s := Stats{Started: r.startedCount.Load(), Attached: r.attached.Load(), Whole: r.whole.Load(), Lost: r.lost.Load(), Passed: r.passed.Load(),
-		Expired: r.expired.Load(), Refused: r.refused.Load(), TooMany: r.tooMany.Load(), TooLong: r.tooLong.Load(), Events: r.events.Load(),
+		Refused: r.refused.Load(), Events: r.events.Load(),
 		Broken: map[string]uint64{}}
 	r.tapes.Range(func(any, any) bool { s.Running++; return true })
 	r.brokenMu.Lock()

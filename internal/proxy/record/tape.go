@@ -241,11 +241,9 @@ func (t *Tape) event(x *proxy.Exchange, ev *sse.Event) bool {
 	t.bytes += int64(len(data))
 	switch {
 	case t.events > t.cfg.MaxEvents:
-		t.r.tooMany.Add(1)
 		t.abortExchange(x, http.StatusInsufficientStorage, "max_events", "the answer has more than "+strconv.Itoa(t.cfg.MaxEvents)+" events, which is as many as are recorded")
 		return false
 	case t.bytes > t.cfg.MaxBytes:
-		t.r.tooLong.Add(1)
 		t.abortExchange(x, http.StatusInsufficientStorage, "max_bytes", "the answer has more than "+strconv.FormatInt(t.cfg.MaxBytes, 10)+" bytes, which is as many as are recorded")
 		return false
 	}
@@ -317,11 +315,11 @@ func (t *Tape) Room(*proxy.Exchange) {}
 // Switch implements proxy.Sink: no other protocol is asked for.
 func (t *Tape) Switch(*proxy.Exchange, *http1.Response) *eventloop.Conn { return nil }
 
-// abort ends the recording as broken and cancels the exchange. It returns false if
-// it has ended already. Any goroutine.
-func (t *Tape) abort(code int, cause, reason string) bool {
+// abort ends the recording as broken and cancels the exchange, unless it has ended already. Any
+// goroutine.
+func (t *Tape) abort(code int, cause, reason string) {
 	if !t.end(wire.Record{Mark: wire.MarkBroken, Code: code, Cause: cause, Reason: reason}) {
-		return false
+		return
 	}
 	t.loop.Post(func() {
 		if x := t.x; x != nil {
@@ -333,7 +331,6 @@ func (t *Tape) abort(code int, cause, reason string) bool {
 			c.Refuse(&wire.Error{Status: http.StatusServiceUnavailable, Message: reason + ", try again later"})
 		}
 	})
-	return true
 }
 
 // write stores the records one after the other, so that none is missing between two.

@@ -44,9 +44,6 @@ func (c *Command) fields(w writer) writer {
 	return w.int("type", 3, int64(c.Type))
 }
 
-// AppendTo appends r as JSON: a unidirectional client sends it so.
-func (r *ConnectRequest) AppendTo(dst []byte) []byte { return appendObject(dst, JSON, r.fields) }
-
 func (r *ConnectRequest) fields(w writer) writer {
 	w = w.str("token", 1, r.Token).data("data", 2, r.Data)
 	if len(r.Subs) > 0 {

@@ -15,10 +15,8 @@ import (
 // dialect.
 type Claims struct {
 	Dialect Dialect
-	// Issuer, Audience and Subject as the token has them.
-	Issuer   string
+	// Audience as the token has it.
 	Audience []string
-	Subject  string
 	// Expires is exp; zero without one.
 	Expires time.Time
 	// Publish and Subscribe are the grants.
@@ -94,7 +92,7 @@ func Issuer(claims []byte) string {
 // acceptable as a whole.
 func ParseClaims(claims []byte, d Dialect) (*Claims, error) {
 	var raw struct {
-		Issuer   string          `json:"iss"`
+		Issuer   string          `json:"iss"` // this and sub only have to be strings
 		Audience json.RawMessage `json:"aud"`
 		Subject  string          `json:"sub"`
 		Expires  *float64        `json:"exp"`
@@ -105,7 +103,7 @@ func ParseClaims(claims []byte, d Dialect) (*Claims, error) {
 	if err := json.Unmarshal(claims, &raw); err != nil {
 		return nil, badClaim("%v", err)
 	}
-	c := &Claims{Dialect: d, Issuer: raw.Issuer, Subject: raw.Subject}
+	c := &Claims{Dialect: d}
 	if raw.Expires != nil && *raw.Expires >= 0 && *raw.Expires < maxDate {
 		c.Expires = time.UnixMilli(int64(*raw.Expires * 1000))
 	}

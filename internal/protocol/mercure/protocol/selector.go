@@ -228,9 +228,6 @@ func special(r rune) bool {
 // Simple reports whether one topic at most is meant: Text.
 func (c *Compiled) Simple() bool { return !c.all && c.template == nil && c.pattern == nil }
 
-// All reports whether every topic is meant.
-func (c *Compiled) All() bool { return c.all }
-
 // Match reports whether topic is meant.
 func (c *Compiled) Match(topic string) bool {
 	switch {
