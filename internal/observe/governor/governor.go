@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,15 +40,9 @@ type Governor struct {
 	heats         [heatMaps]heat
 
 	mu    sync.Mutex
-	roles []*roleCounter // by name
 	last  *Snapshot
 	kept  bool // someone has last
 	spare *Snapshot
-}
-
-type roleCounter struct {
-	name string
-	n    atomic.Int64
 }
 
 // New is a governor that does nothing until it runs. A nil log discards.
@@ -149,27 +142,6 @@ func (g *Governor) HeatMaps(seconds int) []HeatMap {
 		out = append(out, g.heats[i].read(seconds))
 	}
 	return out
-}
-
-// Role is the counter of the goroutines that do one kind of work: add 1 when one
-// starts and −1 when it ends. The same name is the same counter. There should be few.
-func (g *Governor) Role(name string) *atomic.Int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	i, found := slices.BinarySearchFunc(g.roles, name, func(r *roleCounter, name string) int { return strings.Compare(r.name, name) })
-	if !found {
-		g.roles = slices.Insert(g.roles, i, &roleCounter{name: name})
-	}
-	return &g.roles[i].n
-}
-
-func (g *Governor) counted(dst []RoleCount) []RoleCount {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, r := range g.roles {
-		dst = append(dst, RoleCount{Role: r.name, N: int(r.n.Load())})
-	}
-	return dst
 }
 
 // MemoryBudget is how much of its memory the process uses. It costs a few loads.

@@ -64,7 +64,6 @@ func TestASampleDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Role("admin").Add(3)
 	s := newSampler(g)
 	s.start()
 	defer s.stop()
@@ -225,11 +224,9 @@ func TestTheHeatMapKeepsTwoMinutes(t *testing.T) {
 }
 
 func TestTheCensusNamesWhatItKnows(t *testing.T) {
-	sc := &script{loops: make([]LoopSample, 3)}
-	s := still(t, Config{}, sc.sources())
-	s.g.Role("upstream").Add(5)
-	s.g.Role("upstream").Add(-1)
-	s.g.Role("admin").Add(1)
+	s := still(t, Config{}, Sources{Roles: func(dst []RoleCount) []RoleCount {
+		return append(dst, RoleCount{"loop", 3}, RoleCount{"upstream", 4}, RoleCount{"admin", 1})
+	}})
 	now := time.Now()
 	for range 12 {
 		now = now.Add(100 * time.Millisecond)

@@ -244,7 +244,7 @@ func (s *sampler) ringSecond(a, b *totals, d time.Duration) {
 // census counts the goroutines by role. Those of the governor are one.
 func (s *sampler) census() {
 	v := &s.view.Goroutines
-	v.Roles = s.g.counted(v.Roles[:0])
+	v.Roles = v.Roles[:0]
 	if s.g.src.Roles != nil {
 		v.Roles = s.g.src.Roles(v.Roles)
 	}

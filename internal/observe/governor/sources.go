@@ -27,8 +27,7 @@ type Sources struct {
 	// Connections is how many connections are open, those that no loop owns included.
 	// Nil means the sum of Loops.
 	Connections func() int
-	// Roles appends the goroutines of every role that the program knows to dst. What
-	// is counted by [Governor.Role] is added.
+	// Roles appends the goroutines of every role that the program knows to dst.
 	Roles func(dst []RoleCount) []RoleCount
 	// Activity rises with everything that allocates, and stops when the
 	// program is idle. Nil means that the collector's phase policy never finds it idle.
