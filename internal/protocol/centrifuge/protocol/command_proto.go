@@ -19,7 +19,7 @@ func (c *Command) decode(b []byte) error {
 	return each(b, func(f field) error {
 		switch {
 		case f.num == 1:
-			return varint(&f, &c.ID)
+			return f.uint32(&c.ID)
 		case f.num < firstKind || f.num >= firstKind+int(kinds)-1:
 			return nil
 		}
@@ -61,7 +61,7 @@ func (c *Command) field(f field) error {
 		}
 	case 3:
 		if c.Kind == Publish || c.Kind == SubRefresh {
-			return varint(&f, &c.Type)
+			return f.int32(&c.Type)
 		}
 	}
 	return nil
@@ -85,7 +85,7 @@ func (c *Command) historyField(f field) error {
 	case 1:
 		return f.str(&c.Sub.Channel)
 	case 7:
-		return varint(&f, &c.Limit)
+		return f.int32(&c.Limit)
 	case 8:
 		c.HasSince = true
 		return f.message(c.Since.field)
@@ -98,7 +98,7 @@ func (c *Command) historyField(f field) error {
 func (p *Position) field(f field) error {
 	switch f.num {
 	case 1:
-		return varint(&f, &p.Offset)
+		return f.uint64(&p.Offset)
 	case 2:
 		return f.str(&p.Epoch)
 	}
@@ -130,7 +130,7 @@ func (r *ConnectRequest) field(f field) error {
 		r.Headers[key] = value
 		return err
 	case 7:
-		return varint(&f, &r.Flag)
+		return f.int64(&r.Flag)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (r *SubscribeRequest) field(f field) error {
 	case 6:
 		return f.str(&r.Epoch)
 	case 7:
-		return varint(&f, &r.Offset)
+		return f.uint64(&r.Offset)
 	case 8:
 		return f.bytes(&r.Data)
 	case 9:
@@ -162,9 +162,9 @@ func (r *SubscribeRequest) field(f field) error {
 		r.Filter = &Filter{}
 		return r.Filter.decode(f, &budget, 0)
 	case 14:
-		return varint(&f, &r.Flag)
+		return f.int64(&r.Flag)
 	case 15:
-		return varint(&f, &r.Type)
+		return f.int32(&r.Type)
 	}
 	return nil
 }

@@ -108,12 +108,36 @@ func (f *field) boolean(to *bool) error {
 	return nil
 }
 
-// varint takes a number, or its low bits, as Protobuf has it.
-func varint[N int32 | uint32 | int64 | uint64](f *field, to *N) error {
+func (f *field) uint64(to *uint64) error {
 	if f.wire != wireVarint {
 		return f.wrong()
 	}
-	*to = N(f.n)
+	*to = f.n
+	return nil
+}
+
+func (f *field) int64(to *int64) error {
+	if f.wire != wireVarint {
+		return f.wrong()
+	}
+	*to = int64(f.n)
+	return nil
+}
+
+// int32 and uint32 take the low bits, as Protobuf has it.
+func (f *field) int32(to *int32) error {
+	if f.wire != wireVarint {
+		return f.wrong()
+	}
+	*to = int32(f.n)
+	return nil
+}
+
+func (f *field) uint32(to *uint32) error {
+	if f.wire != wireVarint {
+		return f.wrong()
+	}
+	*to = uint32(f.n)
 	return nil
 }
 
