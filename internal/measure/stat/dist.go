@@ -36,25 +36,11 @@ func StudentQuantile(p, df float64) float64 {
 		return -StudentQuantile(1-p, df)
 	case p == 1:
 		return math.Inf(1)
+	case math.IsInf(df, 1):
+		return NormalQuantile(p)
 	}
-	// The tail falls in t, so bisection cannot fail; on the log scale because
-	// one degree of freedom has quantiles in the thousands.
-	lo, hi := 0.0, 1.0
-	for studentTail(hi, df) > 1-p && hi < 1e300 {
-		lo, hi = hi, hi*2
-	}
-	for range 200 {
-		mid := lo + (hi-lo)/2
-		if mid == lo || mid == hi {
-			break
-		}
-		if studentTail(mid, df) > 1-p {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return lo + (hi-lo)/2
+	x := mathext.InvRegIncBeta(df/2, 0.5, 2*(1-p)) // as in studentTail
+	return math.Sqrt(df * (1 - x) / x)
 }
 
 // lchoose is the logarithm of the binomial coefficient n over k.
