@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -44,8 +43,7 @@ func newBenchPusher(address, target string) (*benchPusher, error) {
 	if address == "" {
 		return &benchPusher{}, nil
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if !isHTTP(address) {
 		return nil, usage("write it as http://gateway:9091", "--pushgateway: not a URL of a push gateway")
 	}
 	return &benchPusher{url: address, target: target, client: &http.Client{}}, nil

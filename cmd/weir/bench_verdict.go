@@ -44,12 +44,10 @@ type condition struct {
 	t threshold
 }
 
-// evaluateRun is the verdict on a run. Windows in which the generator was the limit,
-// or the hypervisor took the processors away, are set aside: by what disturbed
+// quietWindows are those that nothing disturbed, and how many there are in which the generator
+// was the limit or the hypervisor took the processors away. They are set aside by what disturbed
 // them, never by what they showed.
-func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
-	limited, stolen := 0, 0
-	var quiet []loadgen.Window
+func quietWindows(r *loadgen.Result) (quiet []loadgen.Window, limited, stolen int) {
 	for _, w := range r.Windows {
 		switch {
 		case w.Generator.Limited:
@@ -60,6 +58,12 @@ func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
 			quiet = append(quiet, w)
 		}
 	}
+	return quiet, limited, stolen
+}
+
+// evaluateRun is the verdict on a run, from its quiet windows.
+func evaluateRun(r *loadgen.Result, thresholds []threshold) runVerdict {
+	quiet, limited, stolen := quietWindows(r)
 	j := runVerdict{Verdict: pass}
 	all := len(r.Windows)
 	for _, t := range thresholds {

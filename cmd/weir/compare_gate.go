@@ -198,12 +198,7 @@ func (s *side) windowValues(t threshold, runs bool) (values []float64, v gateVer
 			_, want := t.windowsWanted(&r.Total)
 			return nil, gateNone, fmt.Sprintf("%s has %s answers, it takes %s", s.files[i], draw.Grouped(whole.n), draw.Grouped(want))
 		}
-		var quiet []loadgen.Window
-		for _, w := range r.Windows {
-			if !w.Generator.Limited && w.Host.Steal <= stealLimit {
-				quiet = append(quiet, w)
-			}
-		}
+		quiet, _, _ := quietWindows(r)
 		if n := len(r.Windows); float64(n-len(quiet)) > discarded*float64(n) {
 			return nil, gateNone, fmt.Sprintf("%s: the generator or its machine was the limit in %d of %d windows", s.files[i], n-len(quiet), n)
 		}
@@ -383,14 +378,14 @@ func (q *quantity) conclude() {
 
 // ratioInterval is mean(log b) − mean(log a) with Welch's interval, as a ratio.
 func ratioInterval(a, b []float64) stat.Interval {
-	la, lb := make([]float64, len(a)), make([]float64, len(b))
-	for i, v := range a {
-		la[i] = math.Log(v)
+	logs := func(values []float64) []float64 {
+		out := make([]float64, len(values))
+		for i, v := range values {
+			out[i] = math.Log(v)
+		}
+		return out
 	}
-	for i, v := range b {
-		lb[i] = math.Log(v)
-	}
-	d := differenceInterval(la, lb)
+	d := differenceInterval(logs(a), logs(b))
 	return stat.Interval{Point: math.Exp(d.Point), Lo: math.Exp(d.Lo), Hi: math.Exp(d.Hi), N: d.N}
 }
 

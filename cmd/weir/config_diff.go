@@ -113,8 +113,7 @@ func adminBase(text string) (string, error) {
 		}
 		text = "http://" + text
 	}
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if !isHTTP(text) {
 		return "", config.WithHint(fmt.Errorf("--against %.80q: invalid URL", text), "name a file, or a node as http://127.0.0.1:8001")
 	}
 	return strings.TrimSuffix(text, "/"), nil

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -44,8 +43,7 @@ func oneSource(v string) (capacity.Source, error) {
 		}
 		return capacity.Process(pid), nil
 	}
-	u, err := url.Parse(v)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if !isHTTP(v) {
 		return nil, usage(hint, "--runtime %q is neither a process nor a URL", v)
 	}
 	return capacity.Scraped{URL: v}, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -99,8 +98,7 @@ func (f *observeFlags) run(cmd *cobra.Command, arg string) error {
 		return usage("", "observe: %w", err)
 	}
 	if f.pprof != "" {
-		u, err := url.Parse(f.pprof)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		if !isHTTP(f.pprof) {
 			return usage("", "observe: invalid --pprof %q: want an address such as http://127.0.0.1:8001", f.pprof)
 		}
 		o.Trace = traceOf(strings.TrimSuffix(f.pprof, "/"), f.token)

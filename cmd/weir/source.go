@@ -52,7 +52,7 @@ func onAdmin(cmd *cobra.Command, token string, run func(cmd *cobra.Command, args
 	fs.String("token", "", token)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		base := flagOrEnv(fs, "admin", "WEIR_ADMIN")
-		if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		if !isHTTP(base) {
 			name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 			return usage("write it as "+defaultAdmin, "%s: invalid --admin %q: want an http address", name, base)
 		}
@@ -61,6 +61,12 @@ func onAdmin(cmd *cobra.Command, token string, run func(cmd *cobra.Command, args
 		return run(cmd, args, src)
 	}
 	return cmd
+}
+
+// isHTTP reports whether text is the address of something that speaks HTTP.
+func isHTTP(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
 func newSourceList() *cobra.Command {

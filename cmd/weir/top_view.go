@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -237,10 +238,7 @@ func secs(v float64) string {
 // protocols lists who is connected, most first.
 func protocols(by map[string]int64) string {
 	names := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
-		if by[a] != by[b] {
-			return int(max(min(by[b]-by[a], 1), -1))
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a, b))
 	})
 	var parts []string
 	for _, n := range names {
