@@ -113,9 +113,6 @@ type Stats struct {
 	Joined    uint64 // nodes that came, this one not included
 	Gone      uint64 // nodes that went, in order or not
 	Expired   uint64 // of those, the ones whose lease ended
-	Requested uint64 // questions asked, one for each node
-	Answered  uint64 // of those, answered
-	Served    uint64 // questions of other nodes and our own that were answered here
 	Refused   uint64 // questions not answered here because too many were at work
 	Dropped   uint64 // heartbeats dropped at the bound of their queue
 	Malformed uint64 // messages of other nodes that make no sense
@@ -157,7 +154,7 @@ type questions struct {
 	pending  map[uint64]*question
 	lastAsk  uint64
 
-	requested, answered, served, refused, malformed atomic.Uint64
+	refused, malformed atomic.Uint64
 }
 
 type node struct {
@@ -319,7 +316,6 @@ func (c *Cluster) Stats() Stats {
 	c.mu.Unlock()
 	return Stats{
 		Nodes: nodes, Joined: c.joined.Load(), Gone: c.gone.Load(), Expired: c.expired.Load(),
-		Requested: c.requested.Load(), Answered: c.answered.Load(), Served: c.served.Load(),
 		Refused: c.refused.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
 	}
 }

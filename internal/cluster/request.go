@@ -140,7 +140,6 @@ func (c *questions) put(ctx context.Context, nodes []string, only, topic string,
 		}
 	}
 	c.mu.Unlock()
-	c.requested.Add(uint64(len(nodes)))
 	err := c.send(nodes, only, id, topic, data)
 	if err == nil {
 		select {
@@ -223,7 +222,6 @@ func (c *questions) serve(from string, id uint64, topic string, data []byte) {
 			c.reply(from, id, tooLarge, nil)
 			return
 		}
-		c.served.Add(1)
 		c.reply(from, id, answered, answer)
 	}()
 }
@@ -298,7 +296,6 @@ func (c *questions) settle(from string, id uint64, state byte, part, parts int, 
 	if parts > 1 {
 		whole = slices.Concat(p.parts...)
 	}
-	c.answered.Add(1)
 	a.settle(from, whole, nil)
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,15 +64,10 @@ func (c Config) Validate() error {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	or(&c.Buffer, 256<<10)
-	or(&c.Replay, 64<<10)
-	or(&c.MaxHead, 32<<10)
-	or(&c.MaxFields, 100)
+	c.Buffer = cmp.Or(c.Buffer, 256<<10)
+	c.Replay = cmp.Or(c.Replay, 64<<10)
+	c.MaxHead = cmp.Or(c.MaxHead, 32<<10)
+	c.MaxFields = cmp.Or(c.MaxFields, 100)
 	if len(c.Upgrades) == 0 {
 		c.Upgrades = []string{"websocket"}
 	}

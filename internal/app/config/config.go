@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -186,7 +187,7 @@ func Default() Config {
 // WithDefaults returns c with the zeros of this package's own keys replaced; the
 // packages' sections are completed by their own WithDefaults.
 func (c Config) WithDefaults() Config {
-	def(&c.Listen, "127.0.0.1:8000")
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8000")
 	if c.routesOnly() {
 		c.Broker.Kind = BrokerNone
 	}
@@ -209,37 +210,30 @@ func hasNamespace(list []hub.Namespace, name string) bool {
 
 // WithDefaults returns b with zeros replaced.
 func (b Broker) WithDefaults() Broker {
-	def(&b.Kind, BrokerNATS)
+	b.Kind = cmp.Or(b.Kind, BrokerNATS)
 	if b.Kind == BrokerNATS && b.NATS.URL == "" {
-		def(&b.NATS.Dir, "weir-data")
+		b.NATS.Dir = cmp.Or(b.NATS.Dir, "weir-data")
 	}
 	return b
 }
 
 // WithDefaults returns l with zeros replaced.
 func (l Log) WithDefaults() Log {
-	def(&l.Level, "info")
-	def(&l.Format, "text")
+	l.Level = cmp.Or(l.Level, "info")
+	l.Format = cmp.Or(l.Format, "text")
 	return l
 }
 
 // WithDefaults returns r with zeros replaced.
 func (r Reload) WithDefaults() Reload {
-	def(&r.Watch, hub.Duration(time.Second))
+	r.Watch = cmp.Or(r.Watch, hub.Duration(time.Second))
 	return r
 }
 
 // WithDefaults returns s with zeros replaced.
 func (s Shutdown) WithDefaults() Shutdown {
-	def(&s.Drain, hub.Duration(10*time.Second))
+	s.Drain = cmp.Or(s.Drain, hub.Duration(10*time.Second))
 	return s
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // complete replaces zeros by what they mean, from the outside in, wherever a

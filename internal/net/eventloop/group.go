@@ -1,6 +1,7 @@
 package eventloop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,14 +79,9 @@ func (c Config) WithDefaults() Config {
 	if c.Engine == "" {
 		c.Engine = engineAuto
 	}
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	or(&c.Backlog, 4096)
-	or(&c.NotSentLowat, 128<<10)
-	or(&c.MaxQueue, 4<<20)
+	c.Backlog = cmp.Or(c.Backlog, 4096)
+	c.NotSentLowat = cmp.Or(c.NotSentLowat, 128<<10)
+	c.MaxQueue = cmp.Or(c.MaxQueue, 4<<20)
 	if c.WriteStall == 0 {
 		c.WriteStall = hub.Duration(defaultStall)
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -16,11 +17,11 @@ func (c CanaryConfig) withDefaults() CanaryConfig {
 	if len(c.Steps) == 0 {
 		return c
 	}
-	def(&c.Samples, 1000)
-	def(&c.StepTime, hub.Duration(time.Minute))
-	def(&c.Alpha, 0.05)
-	def(&c.LatencyTolerance, 0.05)
-	def(&c.ErrorTolerance, 0.002)
+	c.Samples = cmp.Or(c.Samples, 1000)
+	c.StepTime = cmp.Or(c.StepTime, hub.Duration(time.Minute))
+	c.Alpha = cmp.Or(c.Alpha, 0.05)
+	c.LatencyTolerance = cmp.Or(c.LatencyTolerance, 0.05)
+	c.ErrorTolerance = cmp.Or(c.ErrorTolerance, 0.002)
 	return c
 }
 

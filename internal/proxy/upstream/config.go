@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/weir-gateway/weir/internal/app/setting"
@@ -262,31 +263,31 @@ const (
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c Config) WithDefaults() Config {
-	def(&c.Balance, RoundRobin)
-	def(&c.Protocol, HTTP1)
-	def(&c.HashKey, "address")
-	def(&c.EWMADecay, hub.Duration(10*time.Second))
+	c.Balance = cmp.Or(c.Balance, RoundRobin)
+	c.Protocol = cmp.Or(c.Protocol, HTTP1)
+	c.HashKey = cmp.Or(c.HashKey, "address")
+	c.EWMADecay = cmp.Or(c.EWMADecay, hub.Duration(10*time.Second))
 	c.Health = c.Health.withDefaults()
 	c.Outlier = c.Outlier.withDefaults()
 	c.Breaker = c.Breaker.withDefaults()
 	c.Retry = c.Retry.withDefaults()
-	def(&c.Hedge.MaxShare, 0.05)
-	def(&c.Timeouts.Connect, hub.Duration(2*time.Second))
-	def(&c.Timeouts.Write, hub.Duration(30*time.Second))
-	def(&c.Timeouts.FirstByte, hub.Duration(30*time.Second))
-	def(&c.Timeouts.Idle, hub.Duration(5*time.Minute))
-	def(&c.Pool.MaxPerPeer, 1024)
-	def(&c.Pool.MaxIdle, 32)
-	def(&c.Pool.IdleTimeout, hub.Duration(55*time.Second))
-	def(&c.Pool.MaxPending, 1024)
-	def(&c.Pool.PendingTimeout, hub.Duration(time.Second))
-	def(&c.Pool.LeakAfter, hub.Duration(10*time.Minute))
-	def(&c.DNS.Interval, hub.Duration(30*time.Second))
-	def(&c.DNS.Timeout, hub.Duration(5*time.Second))
-	def(&c.DNS.Family, "auto")
+	c.Hedge.MaxShare = cmp.Or(c.Hedge.MaxShare, 0.05)
+	c.Timeouts.Connect = cmp.Or(c.Timeouts.Connect, hub.Duration(2*time.Second))
+	c.Timeouts.Write = cmp.Or(c.Timeouts.Write, hub.Duration(30*time.Second))
+	c.Timeouts.FirstByte = cmp.Or(c.Timeouts.FirstByte, hub.Duration(30*time.Second))
+	c.Timeouts.Idle = cmp.Or(c.Timeouts.Idle, hub.Duration(5*time.Minute))
+	c.Pool.MaxPerPeer = cmp.Or(c.Pool.MaxPerPeer, 1024)
+	c.Pool.MaxIdle = cmp.Or(c.Pool.MaxIdle, 32)
+	c.Pool.IdleTimeout = cmp.Or(c.Pool.IdleTimeout, hub.Duration(55*time.Second))
+	c.Pool.MaxPending = cmp.Or(c.Pool.MaxPending, 1024)
+	c.Pool.PendingTimeout = cmp.Or(c.Pool.PendingTimeout, hub.Duration(time.Second))
+	c.Pool.LeakAfter = cmp.Or(c.Pool.LeakAfter, hub.Duration(10*time.Minute))
+	c.DNS.Interval = cmp.Or(c.DNS.Interval, hub.Duration(30*time.Second))
+	c.DNS.Timeout = cmp.Or(c.DNS.Timeout, hub.Duration(5*time.Second))
+	c.DNS.Family = cmp.Or(c.DNS.Family, "auto")
 	peers := make([]PeerConfig, len(c.Peers))
 	for i, p := range c.Peers {
-		def(&p.Weight, 1)
+		p.Weight = cmp.Or(p.Weight, 1)
 		peers[i] = p
 	}
 	c.Peers = peers
@@ -300,49 +301,42 @@ func (h HealthConfig) withDefaults() HealthConfig {
 			h.Check = CheckHTTP
 		}
 	}
-	def(&h.Path, "/")
-	def(&h.Interval, hub.Duration(5*time.Second))
-	def(&h.Timeout, hub.Duration(2*time.Second))
-	def(&h.Healthy, 2)
-	def(&h.Unhealthy, 3)
-	def(&h.Status, "200-399")
+	h.Path = cmp.Or(h.Path, "/")
+	h.Interval = cmp.Or(h.Interval, hub.Duration(5*time.Second))
+	h.Timeout = cmp.Or(h.Timeout, hub.Duration(2*time.Second))
+	h.Healthy = cmp.Or(h.Healthy, 2)
+	h.Unhealthy = cmp.Or(h.Unhealthy, 3)
+	h.Status = cmp.Or(h.Status, "200-399")
 	return h
 }
 
 func (o OutlierConfig) withDefaults() OutlierConfig {
-	def(&o.Consecutive5xx, 5)
-	def(&o.ConsecutiveConnect, 3)
-	def(&o.ErrorRate, 0.5)
-	def(&o.MinRequests, 50)
-	def(&o.Window, hub.Duration(10*time.Second))
-	def(&o.BaseEjection, hub.Duration(5*time.Second))
-	def(&o.MaxEjection, hub.Duration(20*time.Second))
-	def(&o.MaxEjected, 0.5)
+	o.Consecutive5xx = cmp.Or(o.Consecutive5xx, 5)
+	o.ConsecutiveConnect = cmp.Or(o.ConsecutiveConnect, 3)
+	o.ErrorRate = cmp.Or(o.ErrorRate, 0.5)
+	o.MinRequests = cmp.Or(o.MinRequests, 50)
+	o.Window = cmp.Or(o.Window, hub.Duration(10*time.Second))
+	o.BaseEjection = cmp.Or(o.BaseEjection, hub.Duration(5*time.Second))
+	o.MaxEjection = cmp.Or(o.MaxEjection, hub.Duration(20*time.Second))
+	o.MaxEjected = cmp.Or(o.MaxEjected, 0.5)
 	return o
 }
 
 func (b BreakerConfig) withDefaults() BreakerConfig {
-	def(&b.FailureRatio, 0.5)
-	def(&b.MinRequests, 20)
-	def(&b.Window, hub.Duration(10*time.Second))
-	def(&b.OpenTime, hub.Duration(5*time.Second))
-	def(&b.Probes, 3)
+	b.FailureRatio = cmp.Or(b.FailureRatio, 0.5)
+	b.MinRequests = cmp.Or(b.MinRequests, 20)
+	b.Window = cmp.Or(b.Window, hub.Duration(10*time.Second))
+	b.OpenTime = cmp.Or(b.OpenTime, hub.Duration(5*time.Second))
+	b.Probes = cmp.Or(b.Probes, 3)
 	return b
 }
 
 func (r RetryConfig) withDefaults() RetryConfig {
-	def(&r.Attempts, 3)
+	r.Attempts = cmp.Or(r.Attempts, 3)
 	if len(r.On) == 0 {
 		r.On = []string{"connect-failure", "reset", "502", "503", "504"}
 	}
-	def(&r.Budget, 0.2)
-	def(&r.MinPerSecond, 10)
+	r.Budget = cmp.Or(r.Budget, 0.2)
+	r.MinPerSecond = cmp.Or(r.MinPerSecond, 10)
 	return r
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -28,10 +29,10 @@ type DriftConfig struct {
 
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c DriftConfig) WithDefaults() DriftConfig {
-	def(&c.Window, hub.Duration(time.Minute))
-	def(&c.Samples, 512)
-	def(&c.Alpha, 0.001)
-	def(&c.Distance, 0.15)
+	c.Window = cmp.Or(c.Window, hub.Duration(time.Minute))
+	c.Samples = cmp.Or(c.Samples, 512)
+	c.Alpha = cmp.Or(c.Alpha, 0.001)
+	c.Distance = cmp.Or(c.Distance, 0.15)
 	return c
 }
 

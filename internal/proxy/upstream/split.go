@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -88,7 +89,7 @@ type CanaryConfig struct {
 // WithDefaults returns c with zeros replaced by what they mean.
 func (c SplitConfig) WithDefaults() SplitConfig {
 	if c.Mirror.Cluster != "" {
-		def(&c.Mirror.Share, 1)
+		c.Mirror.Share = cmp.Or(c.Mirror.Share, 1)
 	}
 	c.Canary = c.Canary.withDefaults()
 	return c

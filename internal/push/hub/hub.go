@@ -13,6 +13,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,10 +125,10 @@ func New(cfg Config, broker Broker) (*Hub, error) {
 		linger: cfg.Linger, shardQueue: cfg.ShardQueue, maxChans: int64(cfg.MaxChannels), wireBudget: cfg.WireBudget,
 		log: cfg.Log, table: newTable(), page: replayPage, maxEarly: maxEarly, slots: make(chan struct{}, brokerCalls),
 	}
-	def(&h.linger, 30*time.Second)
-	def(&h.shardQueue, 1<<16)
-	def(&h.maxChans, 1_000_000)
-	def(&h.wireBudget, 64<<20)
+	h.linger = cmp.Or(h.linger, 30*time.Second)
+	h.shardQueue = cmp.Or(h.shardQueue, 1<<16)
+	h.maxChans = cmp.Or(h.maxChans, 1_000_000)
+	h.wireBudget = cmp.Or(h.wireBudget, 64<<20)
 	h.recent.init(cfg.RecentBudget)
 	h.versions.hub = h
 	h.partial = map[string]int{}

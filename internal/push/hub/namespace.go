@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -119,28 +120,21 @@ const (
 
 // WithDefaults returns n with every zero replaced by what it means.
 func (n Namespace) WithDefaults() Namespace {
-	def(&n.Durability, Stored)
-	def(&n.HistorySize, defaultHistorySize)
-	def(&n.HistoryTTL, defaultHistoryTTL)
-	def(&n.HistoryBytes, defaultHistoryBytes)
-	def(&n.Recent, defaultRecent)
-	def(&n.Replicas, 1)
-	def(&n.Partitions, 1)
-	def(&n.PartitionBy, ByChannel)
-	def(&n.MaxMessageBytes, defaultMaxMessage)
-	def(&n.IdempotencyWindow, defaultIdempotency)
-	def(&n.Policy, Disconnect)
-	def(&n.QueueMessages, defaultQueueMsgs)
-	def(&n.QueueBytes, defaultQueueBytes)
-	def(&n.CompressMinBytes, defaultCompressMin)
+	n.Durability = cmp.Or(n.Durability, Stored)
+	n.HistorySize = cmp.Or(n.HistorySize, defaultHistorySize)
+	n.HistoryTTL = cmp.Or(n.HistoryTTL, defaultHistoryTTL)
+	n.HistoryBytes = cmp.Or(n.HistoryBytes, defaultHistoryBytes)
+	n.Recent = cmp.Or(n.Recent, defaultRecent)
+	n.Replicas = cmp.Or(n.Replicas, 1)
+	n.Partitions = cmp.Or(n.Partitions, 1)
+	n.PartitionBy = cmp.Or(n.PartitionBy, ByChannel)
+	n.MaxMessageBytes = cmp.Or(n.MaxMessageBytes, defaultMaxMessage)
+	n.IdempotencyWindow = cmp.Or(n.IdempotencyWindow, defaultIdempotency)
+	n.Policy = cmp.Or(n.Policy, Disconnect)
+	n.QueueMessages = cmp.Or(n.QueueMessages, defaultQueueMsgs)
+	n.QueueBytes = cmp.Or(n.QueueBytes, defaultQueueBytes)
+	n.CompressMinBytes = cmp.Or(n.CompressMinBytes, defaultCompressMin)
 	return n
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Validate returns all that is wrong with n, joined.

@@ -25,8 +25,7 @@ type recent struct {
 }
 
 func (r *recent) init(budget int64) {
-	r.budget, r.over = budget, make(chan struct{}, 1)
-	def(&r.budget, 256<<20)
+	r.budget, r.over = cmp.Or(budget, 256<<20), make(chan struct{}, 1)
 }
 
 func (r *recent) add(n int64) {

@@ -19,6 +19,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,22 +126,15 @@ type Config struct {
 
 // WithDefaults returns c with every zero replaced by what it means.
 func (c Config) WithDefaults() Config {
-	def(&c.Namespace, hub.DefaultNamespace)
-	def(&c.Channel, defaultChannel[c.Kind])
+	c.Namespace = cmp.Or(c.Namespace, hub.DefaultNamespace)
+	c.Channel = cmp.Or(c.Channel, defaultChannel[c.Kind])
 	if c.Kind == "postgres" {
-		def(&c.Key, "{key}")
+		c.Key = cmp.Or(c.Key, "{key}")
 	}
-	def(&c.Payload, "json")
-	def(&c.Tries, 3)
-	def(&c.Batch, 256)
+	c.Payload = cmp.Or(c.Payload, "json")
+	c.Tries = cmp.Or(c.Tries, 3)
+	c.Batch = cmp.Or(c.Batch, 256)
 	return c
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // Kinds are the kinds of sources.

@@ -21,7 +21,7 @@ var updateLines = flag.Bool("update-lines", false, "write the table of lines in 
 
 // mostLines is how many lines with a token the product may have. What adds a feature raises it, in the same
 // commit and by no more than it needs; what removes code lowers it.
-const mostLines = 148_900
+const mostLines = 147_400
 
 // notProduct are folders that the product does not consist of: tests and what they share, measuring programs,
 // examples, and modules of their own.
