@@ -37,7 +37,7 @@ func (s *evidence) sumBaseline() {
 		b.Host = medianCovariates(host)
 	}
 	if len(gs) > 0 {
-		b.G0, b.G1 = stat.GoroutineLine(conns, gs)
+		b.G0, b.G1 = stat.FitGoroutines(conns, gs)
 	}
 	if t := s.threshold(); !math.IsNaN(t) {
 		s.rep.Threshold = t

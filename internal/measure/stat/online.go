@@ -1,8 +1,8 @@
 package stat
 
-// Weigh is one window against the rolling baseline, without memory: what the rule
+// Evaluate is one window against the rolling baseline, without memory: what the rule
 // says of it alone, before anything is confirmed. The Reading's State is that too.
-func (r *Rule) Weigh(s RuleSample) (Reading, State) {
+func (r *Rule) Evaluate(s RuleSample) (Reading, State) {
 	base := r.Baseline()
 	out, raw := r.read(s, base, base, false)
 	out.State = raw
@@ -17,14 +17,14 @@ func (r *Rule) Baseline() RuleSample {
 	return r.base
 }
 
-// Learned is how many windows the baseline is made of.
-func (r *Rule) Learned() int { return len(r.steady) }
+// SteadyWindows is how many windows the baseline is made of.
+func (r *Rule) SteadyWindows() int { return len(r.steady) }
 
-// Settle takes window s, evaluated as raw, into the state: two equal readings between
+// Confirm takes window s, evaluated as raw, into the state: two equal readings between
 // steady and alert, two of three for an inflection. raw may be another than
-// Weigh's: the caller may know more. confirmed is false when an inflection still
+// Evaluate's: the caller may know more. confirmed is false when an inflection still
 // lacks its second window. Steady windows become the baseline.
-func (r *Rule) Settle(raw State, s RuleSample) (state State, confirmed bool) {
+func (r *Rule) Confirm(raw State, s RuleSample) (state State, confirmed bool) {
 	r.inflects = append(r.inflects, raw == Inflection)
 	if len(r.inflects) > 3 {
 		r.inflects = r.inflects[1:]
@@ -61,8 +61,8 @@ func (r *Rule) Settle(raw State, s RuleSample) (state State, confirmed bool) {
 	return state, confirmed
 }
 
-// Latch is Settle for what needs no confirmation: the state is Inflection from now on,
+// LatchInflection is Confirm for what needs no confirmation: the state is Inflection from now on,
 // until Reset or RuleConfig.Unlatch steady windows.
-func (r *Rule) Latch() {
+func (r *Rule) LatchInflection() {
 	r.state, r.hasPend, r.calm = Inflection, false, 0
 }

@@ -4,8 +4,8 @@ import "testing"
 
 // window weighs and settles s, and reports whether the result was confirmed.
 func (r *Rule) window(s RuleSample) (State, bool) {
-	_, raw := r.Weigh(s)
-	return r.Settle(raw, s)
+	_, raw := r.Evaluate(s)
+	return r.Confirm(raw, s)
 }
 
 func TestAnInflectionUnlatchesAfterSteadyWindows(t *testing.T) {
@@ -28,34 +28,34 @@ func TestAnInflectionUnlatchesAfterSteadyWindows(t *testing.T) {
 	step(good, Inflection)
 	step(good, Inflection)
 	step(good, Steady)
-	if r.Learned() == 0 || r.Baseline().P99 != 0.01 {
-		t.Errorf("the baseline is %+v of %d windows", r.Baseline(), r.Learned())
+	if r.SteadyWindows() == 0 || r.Baseline().P99 != 0.01 {
+		t.Errorf("the baseline is %+v of %d windows", r.Baseline(), r.SteadyWindows())
 	}
 }
 
 func TestSettleTakesWhatTheCallerKnows(t *testing.T) {
 	r := NewRule(RuleConfig{}, RuleSample{})
 	s := RuleSample{P99: 0.01}
-	if _, raw := r.Weigh(s); raw != Steady {
+	if _, raw := r.Evaluate(s); raw != Steady {
 		t.Fatalf("weighed as %v", raw)
 	}
-	if state, _ := r.Settle(Alert, s); state != Steady {
+	if state, _ := r.Confirm(Alert, s); state != Steady {
 		t.Errorf("after one alert %v", state)
 	}
-	if state, _ := r.Settle(Alert, s); state != Alert {
+	if state, _ := r.Confirm(Alert, s); state != Alert {
 		t.Errorf("after two alerts %v", state)
 	}
-	if r.Learned() != 0 {
+	if r.SteadyWindows() != 0 {
 		t.Error("a window that the caller calls an alert became the baseline")
 	}
-	if _, confirmed := r.Settle(Inflection, s); confirmed {
+	if _, confirmed := r.Confirm(Inflection, s); confirmed {
 		t.Error("one inflection is confirmed")
 	}
-	if state, confirmed := r.Settle(Inflection, s); state != Inflection || !confirmed {
+	if state, confirmed := r.Confirm(Inflection, s); state != Inflection || !confirmed {
 		t.Errorf("after two inflections %v, confirmed %v", state, confirmed)
 	}
 	r.Reset()
-	if r.Latch(); r.state != Inflection {
+	if r.LatchInflection(); r.state != Inflection {
 		t.Errorf("latched, it is %v", r.state)
 	}
 }
@@ -63,7 +63,7 @@ func TestSettleTakesWhatTheCallerKnows(t *testing.T) {
 func TestTheRulesThresholdsCanBeGiven(t *testing.T) {
 	f := func(cfg RuleConfig, s RuleSample, want State) {
 		t.Helper()
-		if _, got := NewRule(cfg, RuleSample{}).Weigh(s); got != want {
+		if _, got := NewRule(cfg, RuleSample{}).Evaluate(s); got != want {
 			t.Errorf("%+v under %+v is %v, want %v", s, cfg, got, want)
 		}
 	}

@@ -44,7 +44,7 @@ type RuleSample struct {
 	// P99 in seconds; 0 or less means too few samples to say.
 	P99 float64
 	// Goroutines lives, Excess of them are beyond what the connections explain
-	// (see GoroutineLine), at least 1. Runnable wait for a processor. 0: not known.
+	// (see FitGoroutines), at least 1. Runnable wait for a processor. 0: not known.
 	Goroutines, Excess, Runnable float64
 	// SchedP99 is the scheduler latency's P99 in seconds; 0: not known.
 	SchedP99 float64
@@ -289,10 +289,10 @@ func medianSample(ss []RuleSample) RuleSample {
 	}
 }
 
-// GoroutineLine is how many goroutines an idle server of conns connections has,
+// FitGoroutines is how many goroutines an idle server of conns connections has,
 // g0 + g1·conns, by Theil–Sen over what was seen at low load. When connections
 // were never changed all belong to g0.
-func GoroutineLine(conns, goroutines []float64) (g0, g1 float64) {
+func FitGoroutines(conns, goroutines []float64) (g0, g1 float64) {
 	l := TheilSen(conns, goroutines, 0.95)
 	if l.Slope < 0 {
 		return Median(goroutines), 0

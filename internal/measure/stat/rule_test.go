@@ -173,12 +173,12 @@ func TestFiresAtIsTheTableOfSteps(t *testing.T) {
 }
 
 func TestGoroutinesOfConnectionsAreNotExcess(t *testing.T) {
-	g0, g1 := GoroutineLine([]float64{0, 100, 200, 400}, []float64{12, 212, 412, 812})
+	g0, g1 := FitGoroutines([]float64{0, 100, 200, 400}, []float64{12, 212, 412, 812})
 	near(t, "g0", g0, 12, 1e-9)
 	near(t, "g1", g1, 2, 1e-9)
 	near(t, "excess", ExcessGoroutines(2042, g0, g1, 1000), 30, 1e-9)
 	near(t, "none", ExcessGoroutines(5, g0, g1, 0), 1, 0)
-	g0, g1 = GoroutineLine([]float64{50, 50, 50}, []float64{60, 62, 61})
+	g0, g1 = FitGoroutines([]float64{50, 50, 50}, []float64{60, 62, 61})
 	near(t, "g0 without a ramp", g0, 61, 0)
 	near(t, "g1 without a ramp", g1, 0, 0)
 }

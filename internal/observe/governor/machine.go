@@ -80,7 +80,7 @@ func newMachine(t Thresholds, procs int) *machine {
 // evaluate takes the next window in and reports whether the state changed.
 func (m *machine) evaluate(now time.Time, w *window) bool {
 	sample := m.sample(w)
-	reading, raw := m.rule.Weigh(sample)
+	reading, raw := m.rule.Evaluate(sample)
 	causes := append(m.byRule(w, &reading), m.byLoops(w, &reading)...)
 	causes = append(causes, m.byGoroutines(w, &reading)...)
 	causes = append(causes, m.byResources(w)...)
@@ -102,13 +102,13 @@ func (m *machine) evaluate(now time.Time, w *window) bool {
 	for _, c := range m.urgent {
 		raw = max(raw, c.State)
 	}
-	state, _ := m.rule.Settle(raw, sample)
+	state, _ := m.rule.Confirm(raw, sample)
 	m.learn(w, raw, causes)
 	m.state.Inconclusive = len(host) > 0
 	reading.State = raw
 	m.state.Reading = reading
 	m.state.Windows++
-	m.state.Steady = m.rule.Learned()
+	m.state.Steady = m.rule.SteadyWindows()
 	base := m.rule.Baseline()
 	m.state.Baseline = Baseline{DeliveryP99: base.P99, Goroutines: base.Goroutines, G0: m.g0, G1: m.g1}
 	return m.enter(now, state, append(slices.Clone(m.urgent), causes...))
@@ -127,7 +127,7 @@ func (m *machine) found(now time.Time, urgent []Cause) bool {
 	state := m.state.Now
 	for _, c := range urgent {
 		if c.State == stat.Inflection {
-			m.rule.Latch()
+			m.rule.LatchInflection()
 			state = stat.Inflection
 		}
 	}
@@ -219,7 +219,7 @@ func (m *machine) learn(w *window, raw stat.State, causes []Cause) {
 	}
 	m.g0, m.g1 = stat.Median(m.goroutines), 0
 	if slices.Max(m.conns) != slices.Min(m.conns) {
-		m.g0, m.g1 = stat.GoroutineLine(m.conns, m.goroutines)
+		m.g0, m.g1 = stat.FitGoroutines(m.conns, m.goroutines)
 	}
 	if !(m.g0 > 0) || math.IsNaN(m.g1) {
 		m.g0 = max(m.g0, 1)
