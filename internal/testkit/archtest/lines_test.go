@@ -99,7 +99,7 @@ func productLines(t *testing.T) map[string]int {
 	return count
 }
 
-var linesTable = regexp.MustCompile(`(?s)<!-- lines:begin -->\n(.*)<!-- lines:end -->`)
+var linesTable = regexp.MustCompile(`(?s)<!-- lines:start -->\n(.*)<!-- lines:end -->`)
 
 // The product does not grow unnoticed, and the table in ARCHITECTURE.md says where its lines are.
 func TestProductLines(t *testing.T) {
@@ -124,7 +124,7 @@ func TestProductLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *updateLines {
-		text = linesTable.ReplaceAllLiteral(text, []byte("<!-- lines:begin -->\n"+table.String()+"<!-- lines:end -->"))
+		text = linesTable.ReplaceAllLiteral(text, []byte("<!-- lines:start -->\n"+table.String()+"<!-- lines:end -->"))
 		if err := os.WriteFile(name, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
