@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,6 +41,14 @@ const (
 	streamOwed
 	streamLeft    // of a body
 	streamUrgency // plus 1
+	streamHeld    // what came of a body while the handler takes none: a heldState
+)
+
+// The fields of a heldState.
+const (
+	heldBytes = iota + 1
+	heldEnds  // 1: the request is complete
+	heldTrailer
 )
 
 // connMarked and streamMarked are the flags that move, bit by bit in the order of this list:
@@ -112,13 +121,16 @@ func (h *conn) canMove() bool {
 	unsent := h.sock.Unsent()
 	for _, s := range h.streams {
 		unsent += s.Unsent()
+		if held := s.buffered(); held != nil {
+			unsent += len(held.b)
+		}
 	}
 	return unsent <= eventloop.MaxMoving
 }
 
 func (s *stream) appendState(b takeover.State) (takeover.State, bool) {
 	l := s.conn.loopState
-	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) || s.buffered() != nil {
+	if s.flags&(headSent|ourEnd|wasReset) != headSent || s.settles || s.gone || l.answers.Keeps(s) {
 		return b, false
 	}
 	c, ok := s.State()
@@ -127,7 +139,31 @@ func (s *stream) appendState(b takeover.State) (takeover.State, bool) {
 	}
 	b = b.MustUint(streamNumber, uint64(s.id)).MustBytes(streamConn, c).MustUint(streamMarks, marks(s.flags, streamMarked[:]))
 	b = b.MustUint(streamSends, bits(s.window)).MustUint(streamCredit, bits(s.credit)).MustUint(streamUnread, bits(s.unread)).MustUint(streamOwed, bits(s.owed))
+	if held := s.buffered(); held != nil {
+		b = b.MustBytes(streamHeld, held.state())
+	}
 	return b.MustUint(streamLeft, uint64(s.left)).Uint(streamUrgency, uint64(s.urgency)+1), true
+}
+
+func (h *bufferedBody) state() takeover.State {
+	s := takeover.State{}.MustBytes(heldBytes, h.b).MustBytes(heldTrailer, h.trailer)
+	if h.ends {
+		s = s.MustUint(heldEnds, 1)
+	}
+	return s
+}
+
+// readHeld reads what state has written. Of a body there is a window at most.
+func readHeld(s takeover.State) (*bufferedBody, error) {
+	h := &bufferedBody{}
+	if err := s.Into([]any{heldBytes: &h.b, heldEnds: &h.ends, heldTrailer: &h.trailer}); err != nil {
+		return nil, err
+	}
+	if len(h.b) == 0 || len(h.b) > wideWindow {
+		return nil, fmt.Errorf("%w: %d bytes of a body", takeover.ErrState, len(h.b))
+	}
+	h.b, h.trailer = bytes.Clone(h.b), bytes.Clone(h.trailer)
+	return h, nil
 }
 
 // bits are those of a number that may be negative.
@@ -147,6 +183,7 @@ func (h *conn) Moved(*eventloop.Conn) {
 	for _, s := range h.streams {
 		s.gone = true
 		s.Leave()
+		delete(h.loopState.held, s)
 	}
 	h.flags |= failed
 	h.streams, h.blocked, h.blocks = nil, nil, blockReader{}
@@ -161,6 +198,7 @@ type Arriving struct {
 type arrivingStream struct {
 	stream *stream
 	conn   *eventloop.Moving
+	held   *bufferedBody // nil: none
 	open   Open
 }
 
@@ -261,6 +299,8 @@ func (a *Arriving) readStream(state takeover.State, read func(*eventloop.Moving)
 			s.left = int64(f.Uint)
 		case streamUrgency:
 			s.urgency = uint8(min(f.Uint-1, 7))
+		case streamHeld:
+			x.held, err = readHeld(takeover.State(f.Bytes))
 		default:
 			return false, nil
 		}
@@ -297,6 +337,9 @@ func (s *Server) Arrive(c *eventloop.Conn, a *Arriving, timer int64) (eventloop.
 		}
 		x.stream.conn = h
 		h.streams = append(h.streams, x.stream)
+		if x.held != nil { // until the handler reads on
+			l.held[x.stream] = x.held
+		}
 		l.counters.openStreams.Add(1)
 		if err := eventloop.ArriveCarried(&x.stream.Carried, c, x.stream, x.conn, i == 0, x.open); err != nil {
 			s.log.Warn("a stream of the old process is closed", "conn", c.ID(), "stream", x.stream.id, "err", err)

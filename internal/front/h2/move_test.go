@@ -13,7 +13,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-gateway/weir/internal/app/takeover"
+	"github.com/weir-gateway/weir/internal/front/http1"
 	"github.com/weir-gateway/weir/internal/net/eventloop"
+	"github.com/weir-gateway/weir/internal/testkit/trial"
 )
 
 // endless is a stream that stays open: it answers with its name and sends back the bytes of its
@@ -35,8 +37,39 @@ func (f *endless) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.S
 
 func (f *endless) Moved(*eventloop.Conn) {}
 
-// movedTo moves every connection of f to another front, and returns that.
-func (f *front) movedTo(engine string, sizes *[]int) *front {
+// A collector answers a request with its body and trailer when all of it has come. It does not read a body
+// before it is asked to.
+type collector struct{ exchange }
+
+func newCollector() *collector {
+	return &collector{exchange{serve: func(c *eventloop.Conn, x *exchange) {
+		c.Write(append(x.body, x.trailer...))
+		c.CloseAfterFlush()
+	}}}
+}
+
+func (x *collector) Data(c *eventloop.Conn, b []byte) int {
+	if x.head != "" {
+		return x.exchange.Data(c, b)
+	}
+	n, err := http1.ParseRequest(&x.req, b, http1.Limits{})
+	if err != nil {
+		panic(err)
+	}
+	x.head = string(b[:n])
+	c.Write([]byte("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"))
+	c.PauseReading()
+	return n
+}
+
+func (x *collector) AppendState(_ *eventloop.Conn, dst takeover.State) (takeover.State, uint8) {
+	return dst.String(1, x.head), takeover.KindSSE
+}
+
+func (x *collector) Moved(*eventloop.Conn) {}
+
+// movedTo moves every connection of f to another front, where streams have handlers by arriving, and returns that.
+func (f *front) movedTo(engine string, sizes *[]int, arriving func() eventloop.Handler) *front {
 	f.t.Helper()
 	other := serving(f.t, engine, Config{}, func(*eventloop.Conn) eventloop.Handler { return newFlow("new") })
 	var records []takeover.Record
@@ -73,7 +106,7 @@ func (f *front) movedTo(engine string, sizes *[]int) *front {
 			f.t.Fatal(err)
 		}
 		a, err := other.server.ReadState(m.State, func(m *eventloop.Moving) (Open, error) {
-			return func(*eventloop.Conn) (eventloop.Handler, error) { return newFlow("moved"), nil }, nil
+			return func(*eventloop.Conn) (eventloop.Handler, error) { return arriving(), nil }, nil
 		})
 		if err != nil {
 			f.t.Fatal(err)
@@ -94,15 +127,22 @@ func (f *front) movedTo(engine string, sizes *[]int) *front {
 	return other
 }
 
+// onLoop calls do on f's loop.
+func (f *front) onLoop(do func()) {
+	done := make(chan struct{})
+	f.group.Loops()[0].Post(func() {
+		defer close(done)
+		do()
+	})
+	<-done
+}
+
 // onStreams calls do for every stream of f, on its loop.
 func (f *front) onStreams(do func(s *stream)) {
 	f.t.Helper()
-	done := make(chan struct{})
-	l := f.group.Loops()[0]
-	l.Post(func() {
-		defer close(done)
+	f.onLoop(func() {
 		var all []*stream
-		l.Conns(func(c *eventloop.Conn) bool {
+		f.group.Loops()[0].Conns(func(c *eventloop.Conn) bool {
 			if s, ok := c.CarriedBy().(*stream); ok {
 				all = append(all, s)
 			}
@@ -112,7 +152,6 @@ func (f *front) onStreams(do func(s *stream)) {
 			do(s)
 		}
 	})
-	<-done
 }
 
 // A connection continues in another process with its header table, its windows, what waits for
@@ -175,7 +214,7 @@ func moves(t *testing.T, engine string) {
 	send(f)
 	for _, round := range []string{"one", "two"} {
 		var sizes []int
-		f = f.movedTo(engine, &sizes)
+		f = f.movedTo(engine, &sizes, func() eventloop.Handler { return newFlow("moved") })
 		if len(sizes) != 1 || sizes[0] == 0 {
 			t.Fatalf("%s: %v bytes moved", round, sizes)
 		}
@@ -201,6 +240,52 @@ func moves(t *testing.T, engine string) {
 		t.Errorf("%v", c)
 	}
 	c.conn.Close()
+}
+
+// What has come of a body that its handler does not read yet moves with its stream, and so does the end of the body.
+func TestUnreadBodiesMove(t *testing.T) {
+	for _, engine := range []string{"epoll", "io_uring"} {
+		f := serving(t, engine, Config{}, func(*eventloop.Conn) eventloop.Handler { return newCollector() })
+		c := f.dial()
+		body := bytes.Repeat([]byte("0123456789"), 1000)
+		const pieces = 3 // both answers fit into the windows of the client
+		for _, id := range []uint32{1, 3} {
+			c.open(id, false, post("/")...)
+			for range pieces {
+				c.do(c.WriteData(id, false, body))
+			}
+		}
+		c.open(3, true, "x-sum", "9") // its trailer
+		trial.Eventually(t, "both bodies wait", func() bool {
+			n := 0
+			f.onStreams(func(s *stream) {
+				if held := s.buffered(); held != nil && len(held.b) == pieces*len(body) && held.ends == (s.id == 3) {
+					n++
+				}
+			})
+			return n == 2
+		})
+		var sizes []int
+		next := f.movedTo(engine, &sizes, func() eventloop.Handler {
+			x := newCollector()
+			x.head, x.req.Chunked = "moved", true
+			return x
+		})
+		f.onLoop(func() {
+			if n := len(f.server.loopStates[0].held); n != 0 {
+				t.Errorf("%s: %d bodies stay", engine, n)
+			}
+		})
+		next.onStreams(func(s *stream) { s.ResumeReading() })
+		c.do(c.WriteData(1, true, []byte("end")))
+		c.until("both are answered", func() bool { return c.over(1)() && c.over(3)() })
+		for id, end := range map[uint32]string{1: "end\r\n", 3: "x-sum: 9\r\n\r\n"} {
+			if got, want := c.body[id].String(), strings.Repeat(string(body), pieces)+end; got != want {
+				t.Errorf("%s, stream %d: %d bytes, want %d: …%q", engine, id, len(got), len(want), got[max(0, len(got)-30):])
+			}
+		}
+		c.conn.Close()
+	}
 }
 
 // The client's header table is found by its entries' numbers, whatever its size and contents.
@@ -251,7 +336,8 @@ func FuzzReadState(f *testing.F) {
 	s := New(Config{}, nil, 1, nil)
 	h := &conn{loopState: s.loopStates[0], flags: gotSettings, writer: writer{maxFrame: maxFrameSize}}
 	c := takeover.State{}.MustUint(moveFlags, marks(h.flags, connMarked[:])).MustUint(moveMaxFrame, maxFrameSize).MustBytes(moveTable, []byte("@\x01a\x01b")).Bytes(moveBudget, []byte("\x00\x01"))
-	f.Add([]byte(c.MustBytes(moveStream, takeover.State{}.MustUint(streamNumber, 1).MustBytes(streamConn, takeover.State{}.MustUint(1, 1)))))
+	f.Add([]byte(c.MustBytes(moveStream, takeover.State{}.MustUint(streamNumber, 1).MustBytes(streamConn, takeover.State{}.MustUint(1, 1)).
+		MustBytes(streamHeld, (&bufferedBody{b: []byte("body"), ends: true, trailer: []byte("a: b\r\n\r\n")}).state()))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := s.ReadState(takeover.State(b), func(*eventloop.Moving) (Open, error) { return nil, nil })
 		if err == nil && (a.conn.maxFrame < maxFrameSize || a.conn.window < 0 || len(a.conn.closed.stopped) > stoppedMost) {
