@@ -164,14 +164,17 @@ func (p *place) state() *admin.ClusterSites {
 func (s *sites) whole(p *place, leads string) {
 	s.Helper()
 	var last *admin.ClusterSites
+	complete := func() bool {
+		return last != nil && last.Leads == leads && last.Whole && !last.Alone && len(last.Lost) == 0
+	}
 	defer func() {
-		if last == nil || last.Leads != leads {
+		if !complete() {
 			s.Logf("site %s sees %+v; its log:\n%s", p.name, last, p.node.Log()[max(0, len(p.node.Log())-4000):])
 		}
 	}()
 	judge.Eventually(s, patience, "the copy of the log of site "+leads+" is complete", func() bool {
 		last = p.state()
-		return last != nil && last.Leads == leads && last.Whole && !last.Alone && len(last.Lost) == 0
+		return complete()
 	})
 }
 
