@@ -79,7 +79,7 @@ func beside(name string) string {
 	return file
 }
 
-// versionOf names the build on a page: what was measured must be found again.
+// versionOf returns the build of a Weir, as a page names it.
 func versionOf(ctx context.Context, weir process.Program) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -87,20 +87,11 @@ func versionOf(ctx context.Context, weir process.Program) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s version: %w", weir[0], err)
 	}
-	var b struct {
-		Version, Commit string
-		Modified        bool
-	}
+	var b process.Build
 	if err := json.Unmarshal(out, &b); err != nil || b.Version == "" {
 		return "", fmt.Errorf("%s version: it printed %q, which no Weir does", weir[0], out)
 	}
-	switch {
-	case b.Commit == "":
-		return b.Version + " of an unknown commit", nil
-	case b.Modified:
-		return b.Version + " of commit " + b.Commit + " with changes", nil
-	}
-	return b.Version + " of commit " + b.Commit, nil
+	return b.String(), nil
 }
 
 func newRun() *cobra.Command {

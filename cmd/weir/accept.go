@@ -124,7 +124,9 @@ func (f *acceptFlags) run(cmd *cobra.Command, names []string) error {
 	if f.opt.Dir == "" {
 		f.opt.Dir = "acceptance-" + started.Format("20060102-150405")
 	}
-	f.opt.Program, f.opt.Version, f.opt.Stderr = process.Program{exe, os.Args[0]}, sourceOf(buildOf(version, buildInfo())), cmd.ErrOrStderr()
+	b := buildOf(version, buildInfo())
+	f.opt.Program, f.opt.Stderr = process.Program{exe, os.Args[0]}, cmd.ErrOrStderr()
+	f.opt.Version = process.Build{Version: b.Version, Commit: b.Commit, Modified: b.Modified}.String()
 	f.opt.Progress = func(indicator, text string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%6.0f s  %s: %s\n", time.Since(started).Seconds(), indicator, text)
 	}
@@ -137,18 +139,6 @@ func (f *acceptFlags) run(cmd *cobra.Command, names []string) error {
 		return fmt.Errorf("accept: %w", err)
 	}
 	return acceptResult(cmd.OutOrStdout(), r, f.opt.Dir)
-}
-
-// sourceOf names the build in a report: what was measured must be found again.
-func sourceOf(b build) string {
-	switch {
-	case b.Commit == "":
-		return b.Version + " of an unknown commit"
-	case b.Modified:
-		return b.Version + " of commit " + b.Commit + " with changes"
-	default:
-		return b.Version + " of commit " + b.Commit
-	}
 }
 
 // acceptResult prints a report and returns its exit status.

@@ -43,6 +43,24 @@ func clean(env []string) []string {
 	})
 }
 
+// A Build identifies what is measured: `weir version --json` prints it.
+type Build struct {
+	Version  string
+	Commit   string // empty: unknown
+	Modified bool   // built from a tree with changes that are not in Commit
+}
+
+// String names the build in a report: what was measured must be found again.
+func (b Build) String() string {
+	switch {
+	case b.Commit == "":
+		return b.Version + " of an unknown commit"
+	case b.Modified:
+		return b.Version + " of commit " + b.Commit + " with changes"
+	}
+	return b.Version + " of commit " + b.Commit
+}
+
 // A Server is a process under test.
 type Server struct {
 	// Addr is where it serves, host:port. Admin is the URL of Weir's admin listener, or of what another
